@@ -24,9 +24,9 @@ TYPED = {
     "write {}(), with its values": (
         "si.measure(llama, T, edits=si.SwapPositions)", "si.measure(llama, T, edits=si.SwapPositions(0, 4))",
     ),
-    "give one, such as Zero(); Keep()": (
+    "only names a site; give one": (
         "si.measure(llama, T, edits=iv.ChangeOutputs())",
-        "[si.measure(llama, T, edits=iv.ChangeOutputs(f)) for f in (iv.Zero(), changes.Keep())]",
+        "[si.measure(llama, T, edits=iv.ChangeOutputs(f)) for f in (iv.Zero(), lambda x: x)]",
     ),
     "name two different positions": (
         "si.measure(llama, T, edits=si.SwapPositions(2, 2))", "si.measure(llama, T, edits=si.SwapPositions(2, 3))",

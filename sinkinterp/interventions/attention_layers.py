@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..attention import AttentionCall, Edit, HeadWeights, Pattern, Prefix, SinkLogit, SlotRow, Window
+from ..attention import AttentionCall, Edit, HeadWeights, Prefix, SinkLogit, SlotRow, Window
 from ..attention.kernels import Kernel, PNorm, Similarity, Unit
 from ..checks import InputError, instance_of, whole_number
 from ..spec import ABOVE_ZERO, Limits
@@ -115,30 +115,16 @@ class BlindKeys(InLayers):
         return replace(weights, weight=weight)
 
 
-Removed = Float[Tensor, "batch head query 1"]
+Columns = Bool[Tensor, " column"]
 Allowed = Bool[Tensor, "#batch #head query column"]
-
-
-@dataclass(frozen=True, eq=False)
-class Without:
-    """A call and the columns that are taken out of its pattern.
-
-    kept: the pattern without them. removed: what they received. allowed: which of the other columns each query sees.
-    """
-
-    call: AttentionCall
-    columns: Bool[Tensor, " column"]
-    kept: Pattern
-    removed: Removed
-    allowed: Allowed
 
 
 @dataclass(frozen=True)
 class Share:
     """Shares out the attention that removed columns received."""
 
-    def share(self, without: Without) -> Pattern:
-        """The new pattern."""
+    def parts(self, call: AttentionCall, removed: Columns, allowed: Allowed) -> Tensor:
+        """The part that each column receives. allowed: which of the columns that are left each query sees."""
         raise NotImplementedError
 
 
@@ -146,8 +132,8 @@ class Share:
 class Dropped(Share):
     """It is lost: rows sum to less than before."""
 
-    def share(self, without: Without) -> Pattern:
-        return without.kept
+    def parts(self, call: AttentionCall, removed: Columns, allowed: Allowed) -> Tensor:
+        return torch.zeros_like(allowed)
 
 
 @dataclass(frozen=True)
@@ -157,19 +143,17 @@ class Renormalised(Share):
     It is lost where they would have nothing.
     """
 
-    def share(self, without: Without) -> Pattern:
-        alone = without.call.pattern_without(without.columns)
-        shares = alone / alone.sum(-1, keepdim=True)  # first, since what was removed over a tiny sum can overflow
-        return without.kept + without.removed * shares.nan_to_num(0, 0, 0)
+    def parts(self, call: AttentionCall, removed: Columns, allowed: Allowed) -> Tensor:
+        alone = call.pattern_without(removed)
+        return (alone / alone.sum(-1, keepdim=True)).nan_to_num(0, 0, 0)
 
 
 @dataclass(frozen=True)
 class SpreadEvenly(Share):
     """The other columns that the query sees receive equal parts of it."""
 
-    def share(self, without: Without) -> Pattern:
-        allowed = without.allowed
-        return without.kept + without.removed * allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
+    def parts(self, call: AttentionCall, removed: Columns, allowed: Allowed) -> Tensor:
+        return allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
 
 
 @dataclass(frozen=True, repr=False)
@@ -199,8 +183,8 @@ class RemoveColumn(_Columns):
         if n_columns > 1 and not sees_others.any():
             raise InputError(f"without these positions no query of layer {call.layer} sees a key")
         pattern = call.pattern()
-        removed = (pattern * columns).sum(-1, keepdim=True)
-        shared = self.share.share(Without(call, columns, pattern * ~columns, removed, allowed))
+        received = (pattern * columns).sum(-1, keepdim=True)
+        shared = pattern * ~columns + received * self.share.parts(call, columns, allowed)
         pattern = torch.where(sees_others, shared, pattern)
         return self.on_heads(call, call.with_pattern(pattern))
 

@@ -12,6 +12,7 @@ the result into another.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import NoneType
 from typing import Any, ClassVar
 
 import torch
@@ -60,23 +61,6 @@ class Operation(Checked):
     def for_sequences(self, chosen: Int[Tensor, " sequence"]) -> "Operation":
         """The operation for the chosen sequences of a measurement; itself where it treats all sequences alike."""
         return self
-
-
-@dataclass(frozen=True)
-class Keep(Operation):
-    """The identity."""
-
-    def __call__(self, layer: int, x: Activation) -> Activation:
-        return x
-
-
-@dataclass(frozen=True)
-class NotGiven(Keep):
-    """The operation of a `Change` that only names a site: it can be read, and is refused as an edit."""
-
-    def check(self, length: int) -> None:
-        fix = "give one, such as Zero(); Keep() is one that changes nothing"
-        raise InputError(f"an edit without an operation only names a site; {fix}")
 
 
 @dataclass(frozen=True)
@@ -237,32 +221,23 @@ class _WithValues(Operation):
         """The activations by layer; none for one vector."""
         return {} if isinstance(self.values, Tensor) else self.values
 
-    def _of_layer(self, layer: int, x: Activation) -> Tensor:
-        """The given activations of a layer, of each sequence or of one.
+    def _of_layer(self, layer: int, x: Activation, count: int | None = None) -> Tensor:
+        """The given activations of a layer, of one sequence or of each.
 
-        Raises InputError where there are none, or they do not fit `x`.
+        Raises InputError where there are none, or they do not fit `x`, or `count` sequences.
         """
         by_layer = {layer: self.values} if isinstance(self.values, Tensor) else self.values
         if layer not in by_layer:
             raise InputError(f"no activations were taken of layer {layer}; choose among {sorted(by_layer)}")
         value = by_layer[layer].to(x)
-        if value.ndim == 1 and len(value) == x.shape[-1]:
-            value = value.expand(1, *x.shape[1:])
-        if value.shape[1:] != x.shape[1:]:
-            raise self._misfit(layer, value, x)
-        return value
-
-    def _values_like(self, layer: int, x: Activation) -> Activation:
-        value = self._of_layer(layer, x)
-        if len(value) not in (1, len(x)):
-            raise self._misfit(layer, value, x)
-        return value.expand_as(x)
-
-    def _misfit(self, layer: int, value: Tensor, x: Activation) -> InputError:
         if value.ndim == 1:
-            return InputError(f"a vector of {len(value)} numbers does not fit the {x.shape[-1]} of layer {layer}")
-        what = f"activations {tuple(value.shape)} do not fit {tuple(x.shape)} of layer {layer}"
-        return InputError(f"{what}; patch between models of one shape and inputs of one length")
+            if len(value) != x.shape[-1]:
+                raise InputError(f"a vector of {len(value)} numbers does not fit the {x.shape[-1]} of layer {layer}")
+            return value.expand(1, *x.shape[1:])
+        if value.shape[1:] != x.shape[1:] or (count is not None and len(value) not in (1, count)):
+            what = f"activations {tuple(value.shape)} do not fit {tuple(x.shape)} of layer {layer}"
+            raise InputError(f"{what}; patch between models of one shape and inputs of one length")
+        return value
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -272,7 +247,7 @@ class Put(_WithValues):
     in_words: ClassVar[str] = "replaced by others"
 
     def __call__(self, layer: int, x: Activation) -> Activation:
-        return self._values_like(layer, x)
+        return self._of_layer(layer, x, len(x)).expand_as(x)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -280,7 +255,7 @@ class Add(_WithValues):
     """The given activations are added to the model's own."""
 
     def __call__(self, layer: int, x: Activation) -> Activation:
-        return x + self._values_like(layer, x)
+        return x + self._of_layer(layer, x, len(x))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -317,13 +292,14 @@ class Change(OnPairs):
     """`operation` on what is at a site, in chosen layers, heads, positions and dimensions; all by default.
 
     site: one of `si.sites`, such as `sites.RESIDUAL`, whose layer `n_layers` is the output of the last block.
-    operation: one of this module, or a function of the activations, `[head] pos d` behind the sequences. heads: pairs
+    operation: one of this module, or a function of the activations, `[head] pos d` behind the sequences; None only
+    names a site, which can be read, and is refused as an edit. heads: pairs
     (layer, head); keys and values have `kv_heads` instead. Of `sites.PATTERN`, positions are queries, and dims are
     keys. A control is drawn for the narrowest of the selectors: dimensions, else positions, else heads, else layers.
     """
 
     site: Site
-    operation: Operation | Callable[[Tensor], Tensor] = NotGiven()
+    operation: Operation | Callable[[Tensor], Tensor] | None = None
     heads: Heads | None = field(default=None, kw_only=True)
     kv_heads: Heads | None = field(default=None, kw_only=True)
     positions: Iterable[int] | None = field(default=None, kw_only=True)
@@ -334,7 +310,7 @@ class Change(OnPairs):
             raise InputError(f"a change is at one of {', '.join(map(repr, CHANGED))}; got {self.site!r:.40}")
         if not isinstance(self.operation, Operation | type) and callable(self.operation):
             object.__setattr__(self, "operation", Apply(self.operation))
-        instance_of(self.operation, Operation, "an operation is one of ours, such as Zero(), or a function")
+        instance_of(self.operation, Operation | None, "an operation is one of ours, such as Zero(), or a function")
         object.__setattr__(self, "selector", self.site.selector)
         for name in ("heads", "kv_heads"):
             if name != self.selector and getattr(self, name) is not None:
@@ -345,7 +321,7 @@ class Change(OnPairs):
     @property
     def in_words(self) -> str:
         """What it does and, in brackets, the code; the code alone of an operation without words."""
-        code, does = super().in_words, self._operation.in_words.format(self.operation)
+        code, does = super().in_words, getattr(self.operation, "in_words", "").format(self.operation)
         named = {name: listed(LABELS[name], chosen) for name in LABELS if (chosen := getattr(self, name, None))}
         where = " ".join(f"in {text}" for name, text in named.items() if name == "layers")
         what = ", ".join([*(text for name, text in named.items() if name != "layers"), f"the {self.site.label}"])
@@ -353,7 +329,8 @@ class Change(OnPairs):
 
     @property
     def _operation(self) -> Operation:
-        assert isinstance(self.operation, Operation)
+        if not isinstance(self.operation, Operation):
+            raise InputError("an edit without an operation only names a site; give one, such as Zero()")
         return self.operation
 
     @property
@@ -368,12 +345,12 @@ class Change(OnPairs):
         return {**super().choices(shape, length), "dims": range(width), "layers": self.site.layers(shape)}
 
     def check(self, shape: ModelShape, length: int) -> None:
-        super().check(shape, length)
+        self.check_site(shape, length)
         self._operation.check(length)
 
     def check_site(self, shape: ModelShape, length: int) -> None:
         """Raises InputError where the model, or sequences of this length, lack a chosen place."""
-        replace(self, operation=Keep()).check(shape, length)
+        super().check(shape, length)
 
     def check_sequences(self, count: int) -> None:
         self._operation.check_sequences(count)
@@ -387,7 +364,7 @@ class Change(OnPairs):
 
         Raises InputError for embeddings, which are not read, and for an operation, which reading would leave out.
         """
-        instance_of(self.operation, Keep, "a site is where something is read or put, and has no operation")
+        instance_of(self.operation, NoneType, "a site is where something is read or put, and has no operation")
         return self.site.read(_itself)
 
     def token_embedding(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Interventions on positions: those of Table 7 of Gu et al. (2025) in GPT-2, and those that rotary models allow.
+"""Interventions on positions: those of Table 7 of Gu et al. (2025).
 
 All but the last give tokens other position ids: rows of a table of learned positions, or angles of a rotation.
 """
@@ -11,7 +11,6 @@ import torch
 
 from ..attention import Edit, ModelShape, PositionIds, Residual
 from ..checks import InputError, check_count
-from ..spec import Limits
 from .selectors import Choosing, check_chosen
 
 
@@ -64,25 +63,6 @@ class ReplacePosition(_PositionPair):
         replaced = ids.clone()
         replaced[self.first] = ids[self.second]
         return replaced
-
-
-@dataclass(frozen=True, repr=False)
-class ShiftPositions(Edit):
-    """Tokens from position `start` on move `by` positions later, which leaves a gap before them.
-
-    Under rotary positions, a shift of all tokens together (start 0) changes nothing.
-    """
-
-    by: int
-    start: int = 1
-    limits: ClassVar[Limits] = {"by": 1, "start": 0}
-
-    def check(self, shape: ModelShape, length: int) -> None:
-        check_chosen((self.start,), range(length), "position")
-
-    def position_ids(self, ids: PositionIds) -> PositionIds:
-        later = torch.arange(len(ids), device=ids.device) >= self.start
-        return ids + self.by * later
 
 
 @dataclass(frozen=True, repr=False)

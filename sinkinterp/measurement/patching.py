@@ -6,7 +6,7 @@ table = si.sweep(twin, tokens, patches(ChangeResidual(), sink_model, tokens), me
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from ..attention import per_sequence
 from ..backends.subject import Subject
 from ..checks import accepting, instance_of, whole_number
 from ..data.tokens import Tokens, TokensLike
-from ..interventions.changes import Add, Change, Put
+from ..interventions.changes import Change, Operation, Put
 from ..interventions.edit import Edits, edits_of
 from .measure import ModelLike, answers_of, equal_inputs_of, passes
 
@@ -87,15 +87,8 @@ def attribution(
     dimensions (Nanda 2023, attribution patching). `score(logits, tokens)` gives a number per sequence. Layers of
     `source` that the site does not name are left out.
     """
-    accepting(score, "score, a function of logits and tokens,", None, None)
-    subject, tokens = equal_inputs_of(subject, tokens)
-    site.check_site(subject.shape, tokens.shape[1])
-    source = {layer: x for layer, x in source.items() if site.acts_in(layer)}
-    parts = []
-    for rows, batch in passes(subject, tokens):
-        patched = {layer: x[rows.to(x.device)].to(subject.device) for layer, x in source.items()}
-        parts.append(_first_order(site, subject, batch, patched, score))
-    return {layer: torch.cat([part[layer] for part in parts]) for layer in source}
+    put, (present, gradient) = Put(source), _with_gradients(site, subject, tokens, score)
+    return {n: (gradient[n] * (put(n, x) - x)).sum(-1) for n, x in present.items() if n in source}
 
 
 def gradients(site: Change, subject: ModelLike, tokens: TokensLike | Any, score: Score) -> Activations:
@@ -103,32 +96,39 @@ def gradients(site: Change, subject: ModelLike, tokens: TokensLike | Any, score:
 
     `score(logits, tokens)` gives a number per sequence, and each sequence has the gradient of its own.
     """
-    accepting(score, "score, a function of logits and tokens,", None, None)
-    subject, tokens = equal_inputs_of(subject, tokens)
-    site.check_site(subject.shape, tokens.shape[1])
-    parts = []
-    for _, batch in passes(subject, tokens):
-        (stacked,) = answers_of(subject, batch, {"site": site.read()}, ())
-        parts.append(_with_gradients(site, subject, batch, _by_layer(site, subject, stacked), score)[1])
-    return {layer: torch.cat([part[layer] for part in parts]) for layer in parts[0]}
+    return _with_gradients(site, subject, tokens, score)[1]
 
 
-def _first_order(site: Change, subject: Subject, tokens: Tokens, patched: Activations, score: Score) -> Activations:
-    """`attribution` of the sequences of one pass."""
-    present, gradient = _with_gradients(site, subject, tokens, patched, score)
-    return {layer: (gradient[layer] * (x - present[layer])).sum(-1) for layer, x in patched.items()}
+@dataclass(frozen=True, eq=False)
+class _AddZeros(Operation):
+    """Adds zeros to the activations of each layer, and keeps them: their gradients are those of the activations."""
+
+    zeros: dict[int, Tensor] = field(default_factory=dict)
+
+    def __call__(self, layer: int, x: Tensor) -> Tensor:
+        self.zeros[layer] = torch.zeros_like(x, requires_grad=True)
+        return x + self.zeros[layer]
 
 
 def _with_gradients(
-    site: Change, subject: Subject, tokens: Tokens, like: Activations, score: Score
+    site: Change, subject: ModelLike, tokens: TokensLike | Any, score: Score
 ) -> tuple[Activations, Activations]:
-    """What a site holds in one pass, and the score's gradient there. `like` has the layers and shapes of the site."""
-    zeros = {layer: torch.zeros_like(x, requires_grad=True, device=subject.device) for layer, x in like.items()}
-    reads, added = {"site": site.read()}, replace(site, operation=Add(zeros))
-    trace = subject.run(tokens, reads=reads, edits=[added], gradients=True)
-    total = per_sequence(score(trace.logits, tokens.to(trace.logits.device)), len(tokens), "the score").sum()
-    found = torch.autograd.grad(total, list(zeros.values()))
-    return _by_layer(site, subject, trace.answers["site"].detach()), dict(zip(zeros, found, strict=True))
+    """What a site holds, and the score's gradient there. One pass forward and one back."""
+    accepting(score, "score, a function of logits and tokens,", None, None)
+    subject, tokens = equal_inputs_of(subject, tokens)
+    site.check_site(subject.shape, tokens.shape[1])
+    held: list[Activations] = []
+    found: list[Activations] = []
+    for _, batch in passes(subject, tokens):
+        add = _AddZeros()
+        reads, edit = {"site": site.read()}, replace(site, operation=add)
+        trace = subject.run(batch, reads=reads, edits=[edit], gradients=True)
+        total = per_sequence(score(trace.logits, batch.to(trace.logits.device)), len(batch), "the score").sum()
+        of_zeros = torch.autograd.grad(total, [*add.zeros.values()])
+        held.append(_by_layer(site, subject, trace.answers["site"].detach()))
+        found.append(dict(zip(add.zeros, of_zeros, strict=True)))
+    present, gradient = ({n: torch.cat([part[n] for part in parts]) for n in parts[0]} for parts in (held, found))
+    return present, gradient
 
 
 def _by_layer(site: Change, subject: Subject, stacked: Tensor) -> Activations:

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from backends.zoo import ShiftPositions
 from corpora import packed
 from refusals import refused
 from safetensors.torch import save_file
@@ -43,7 +44,6 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.interventions import selectors
 from sinkinterp.interventions.attention_layers import PatchNormalization
 from sinkinterp.interventions.changes import Operation
-from sinkinterp.interventions.positions import ShiftPositions
 from sinkinterp.lm.model import LMSpec, SinkConfig
 from sinkinterp.measurement import activation_patching, patching, sweep as spread
 from sinkinterp.measurement.explaining import cut_maps, massive_path

@@ -4,7 +4,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from attention.layouts import band, layouts
+from attention.layouts import band, layouts, random_mask
 from refusals import refused
 
 from sinkinterp.attention import fused
@@ -54,17 +54,29 @@ FIELDS = layouts(T, 4) | {
     "p-norm with sink logit": {"kernel": Kernel(normaliser=PNorm(2.0)), "slot": SinkLogit(torch.randn(6))},
     "relu": {"kernel": Kernel(similarity=Rectified(Raw()), normaliser=Unit())},
     "elu kernel": {"kernel": Kernel(EluFeature(), Raw())},
+    "normalised sigmoid, a mask of each head": {
+        "kernel": Kernel(similarity=Sigmoid()),
+        "mask": random_mask(T) & band(T, T),
+    },
+    "normalised sigmoid with sink logit": {"kernel": Kernel(similarity=Sigmoid()), "slot": SinkLogit(torch.randn(6))},
+    "p-norm in a window, with slot": {"kernel": Kernel(normaliser=PNorm(2.0)), "mask": BAND, "slot": SLOT},
 }
 every_call = pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
 
 
 @every_call
-def test_streamed_column_mass_is_the_dense_patterns(make_call, fields, monkeypatch):
+def test_what_a_call_streams_is_what_its_dense_pattern_gives(make_call, fields, monkeypatch):
     monkeypatch.setattr(key_blocks, "__defaults__", (3,))
     call = make_call(**fields)
-    dense = call.pattern()[..., -T:].sum(2)
-    torch.testing.assert_close(call.column_mass(), dense, rtol=0, atol=1e-5)
-    torch.testing.assert_close(call.column_mass(torch.tensor([7, 0])), dense[..., [7, 0]], rtol=0, atol=1e-5)
+    dense, n = call.pattern(), call.k.shape[2]
+    tokens, rows, keys = dense[..., -n:], slice(1, 3), torch.tensor([4, 0])
+    torch.testing.assert_close(call.column_mass(), tokens.sum(2), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(call.column_mass(keys), tokens.sum(2)[..., keys], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(call.weights_at(keys, rows), tokens[:, :, rows, keys], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(call.output(), call.mix(dense))
+    slot = dense[..., 0] if call.slot is not None else torch.zeros(dense.shape[:3])
+    torch.testing.assert_close(call.slot_mass(), slot.sum(2))
+    assert (call.slot_weights() is None) == (call.slot is None)
 
 
 @pytest.mark.parametrize(("kv_heads", "width", "of_values"), [(6, 5, 7), (3, 7, 2), (2, 3, 11)])
@@ -80,26 +92,6 @@ def test_the_default_scale_is_that_of_pytorch_where_values_have_another_width(kv
     torch.testing.assert_close(given.scores(), call.scores() * 0.3 * width**0.5, rtol=0, atol=1e-4)
 
 
-@every_call
-def test_slot_mass_is_the_dense_patterns_first_column(make_call, fields):
-    call = make_call(**fields)
-    want = call.pattern()[..., 0].sum(-1) if call.slot is not None else torch.zeros(2, 6)
-    torch.testing.assert_close(call.slot_mass(), want)
-
-
-@every_call
-def test_output_mixes_values_by_the_pattern(make_call, fields):
-    call = make_call(**fields)
-    torch.testing.assert_close(call.output(), call.mix(call.pattern()))
-
-
-def test_grouped_queries_read_the_kv_head_of_their_group(make_call):
-    call = make_call()
-    each = replace(call, k=call.k.repeat_interleave(2, 1), v=call.v.repeat_interleave(2, 1))
-    torch.testing.assert_close(call.pattern(), each.pattern())
-    torch.testing.assert_close(call.output(), each.output())
-
-
 @pytest.mark.parametrize("mask", [None, BAND], ids=["causal", "window"])
 def test_a_softmax_call_is_scaled_dot_product_attention_bit_for_bit(make_call, mask):
     call = make_call(mask=mask)
@@ -108,6 +100,7 @@ def test_a_softmax_call_is_scaled_dot_product_attention_bit_for_bit(make_call, m
 
 
 PLAIN = {name: FIELDS[name] for name in ("causal", "window", "key slot", "key slot in a window")}
+PLAIN["a mask of each head"] = {"mask": random_mask(T)}
 PLAIN["after a cache"] = {"queries": 3, "keys": 5}
 PLAIN["one query after a cache"] = {"queries": 1, "keys": 5}
 PLAIN["a query that sees nothing"] = {"mask": BAND & (INDEX != 4)[:, None]}
@@ -141,13 +134,6 @@ def test_the_fused_log_sum_exp_is_that_of_the_scores(make_call):
     call = make_call()
     want = call.scores().masked_fill(~call.allowed(), -torch.inf).logsumexp(-1)
     torch.testing.assert_close(call.log_normaliser(), want)
-
-
-@pytest.mark.parametrize("zero", [SlotRow(torch.zeros(6, 1, 5), torch.zeros(6, 1, 5)), SinkLogit(torch.zeros(6))])
-def test_a_zero_slot_is_softmax_off_by_one(make_call, zero):
-    call = make_call(slot=zero)
-    e = call.scores().exp() * call.allowed()
-    torch.testing.assert_close(call.pattern()[..., 1:], e / (1 + e.sum(-1, keepdim=True)))
 
 
 def test_queries_after_a_cache_are_aligned_with_the_last_keys(make_call):
@@ -201,22 +187,14 @@ def test_a_call_is_shown_by_its_layer_and_sizes(make_call):
     assert repr(call) == f"<AttentionCall of layer {call.layer}: {shown}>"
 
 
+CAUSAL = torch.ones(1, 1, 7, 7).tril().bool()
+
+
 def random_call(**change):
     torch.manual_seed(0)
     q, k, v = torch.randn(2, 6, 7, 5), torch.randn(2, 3, 7, 5), torch.randn(2, 3, 7, 11)
     slot = SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 11))
     return AttentionCall(0, q, k, v, 0.5, **{"slot": slot} | change)
-
-
-@pytest.mark.parametrize("change", [{}, {"slot": None}, {"kernel": Kernel(similarity=Sigmoid(), normaliser=Unit())}])
-def test_a_call_whose_own_pattern_is_fixed_answers_as_before(change):
-    call = random_call(**change)
-    fixed = call.with_pattern(call.pattern())
-    positions = torch.tensor([0, 3, 6])
-    assert torch.allclose(fixed.output(), call.mix(call.pattern()), atol=1e-6)
-    for read in (metrics.importance, metrics.raw_importance, metrics.uniform_importance):
-        assert torch.allclose(read(fixed, positions), read(call, positions), atol=1e-6)
-    assert torch.allclose(metrics.slot_importance(fixed), metrics.slot_importance(call), atol=1e-6)
 
 
 def test_the_weights_of_other_heads_are_still_those_of_their_scores():
@@ -267,6 +245,19 @@ def test_a_pattern_of_another_shape_and_a_normaliser_behind_a_pattern_are_refuse
     refused(lambda: call.with_pattern(call.pattern()).log_normaliser())
 
 
+@pytest.mark.parametrize("change", [{}, {"slot": None}, {"kernel": UNNORMALISED}, {"mask": CAUSAL}])
+def test_a_call_whose_own_pattern_is_fixed_answers_as_before(change):
+    call = random_call(**change)
+    fixed = call.with_pattern(call.pattern())
+    torch.testing.assert_close(fixed.output(), call.mix(call.pattern()))
+    torch.testing.assert_close(metrics.slot_importance(fixed), metrics.slot_importance(call))
+    for read in (metrics.importance, metrics.raw_importance, metrics.uniform_importance):
+        for convention in (metrics.VISIBLE, metrics.PAPER):
+            torch.testing.assert_close(*(read(x, call.keys, convention) for x in (fixed, call)))
+    for contrast in (qk.qk_angles, qk.qk_norm_products):
+        assert contrast(fixed).equal(contrast(call))
+
+
 CHANGES = {
     "q": torch.ones(2, 6, 7, 5), "k": torch.ones(2, 3, 7, 5), "scale": 0.25, "mask": torch.ones(1, 1, 7, 7).bool(),
     "bias": torch.zeros(1, 1, 7, 7), "softcap": 3.0, "slot": None, "kernel": Kernel(alpha=2.0),
@@ -286,16 +277,6 @@ def test_a_pattern_may_be_set_again():
     call = random_call()
     fixed = call.with_pattern(call.pattern()).with_pattern(call.pattern() / 2)
     assert fixed.pattern().equal(call.pattern() / 2)
-
-
-def test_reads_of_queries_keys_and_masks_do_not_mind_a_pattern():
-    call = random_call(slot=None, mask=torch.ones(1, 1, 7, 7).tril().bool())
-    fixed = call.with_pattern(call.pattern())
-    for contrast in (qk.qk_angles, qk.qk_norm_products):
-        assert contrast(fixed).equal(contrast(call))
-    for read in (metrics.importance, metrics.uniform_importance):
-        paper = (read(x, call.keys, metrics.PAPER) for x in (fixed, call))
-        torch.testing.assert_close(*paper)
 
 
 def test_the_heads_whose_weights_were_set_are_those_of_all_edits(make_call):

@@ -55,27 +55,6 @@ def test_one_query_needs_no_mask_and_heads_of_one_dimension_need_theirs():
     assert fused.mask_of(fused.Inputs(0, q[:, :, -1:], k, k, 1.0)) is None
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(11, 11), (5, 11)])
-def test_the_public_kernel_returns_what_the_dense_pattern_does(make_call, queries, keys):
-    mask = torch.rand(2, 6, queries, keys) < 0.3
-    mask[1, 4, 2] = False  # a query that sees nothing
-    for fields in ({}, {"mask": mask}):
-        call = make_call(queries=queries, keys=keys, **fields)
-        z = fused.sdpa(call)
-        torch.testing.assert_close(z, call.mix(call.pattern()))
-    assert z[1, 4, 2].eq(0).all()
-
-
-def test_another_device_without_a_path_uses_the_public_kernel(make_call, monkeypatch):
-    monkeypatch.setattr(fused, "_on_cuda", lambda call: pytest.fail("it is not CUDA"))
-    call = make_call(slot=SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 5)))
-    assert fused.output_alone(call) is None
-    q, k, v, key, value = (t.to("meta") for t in (call.q, call.k, call.v, call.slot.key, call.slot.value))
-    there = replace(call, q=q, k=k, v=v, slot=SlotRow(key, value))
-    assert fused.output_alone(there).shape == call.output().shape and fused.attend(there) is None
-    assert fused.output_alone(replace(there, softcap=3.0)) is None
-
-
 T = 2 * BLOCK + 3
 ERRORS = {torch.float32: 1e-5, torch.bfloat16: 2e-4}
 FIELDS = {

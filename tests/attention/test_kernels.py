@@ -3,7 +3,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attention.layouts import band, layouts, random_mask
 from lm.family import SPECS, tokens
 from refusals import refused
 
@@ -26,8 +25,8 @@ from sinkinterp.attention.kernels import (
     Stretched,
     Unit,
 )
-from sinkinterp.attention.masks import Prefix, Window, key_blocks
-from sinkinterp.attention.slots import LearnedRow, SinkLogit
+from sinkinterp.attention.masks import Prefix, Window
+from sinkinterp.attention.slots import LearnedRow
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.interventions import PatchNormalization
 from sinkinterp.lm.model import build
@@ -164,36 +163,14 @@ def test_elu_features_are_positive_and_an_mlps_are_two_maps_with_a_relu_between(
         MLPFeature()(x)
 
 
-BAND = band(11, 4)
-KERNELS = {"squared": Kernel(normaliser=PNorm(2.0)), "sigmoid": Kernel(similarity=Sigmoid())}
-FIELDS = layouts(11, 4) | {
-    "a mask of each head": {"mask": random_mask(11)},
-    "sink logit in a window": {"mask": BAND, "slot": SinkLogit(torch.randn(6))},
-    "after a cache": {"queries": 3, "keys": 7},
-}
-
-
-@pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
-@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
-def test_the_streamed_form_is_the_dense_one(make_call, monkeypatch, kernel, fields):
-    monkeypatch.setattr(key_blocks, "__defaults__", (3,))
-    call = make_call(kernel=kernel, **fields)
-    n = call.k.shape[2]
-    dense = call.pattern()
-    torch.testing.assert_close(call.column_mass(), dense[..., -n:].sum(2), rtol=1e-4, atol=1e-5)
-    rows, keys = slice(1, 3), torch.tensor([4, 0])
-    torch.testing.assert_close(call.weights_at(keys, rows), dense[..., -n:][:, :, rows, keys], rtol=1e-4, atol=1e-6)
-    if call.slot is not None:
-        torch.testing.assert_close(call.slot_weights(), dense[..., 0], rtol=1e-4, atol=1e-6)
-    assert not call.is_fused
-    torch.testing.assert_close(call.output(), call.mix(dense))
+SQUARED = Kernel(normaliser=PNorm(2.0))
 
 
 @torch.no_grad()
 def test_a_trained_model_and_a_patched_one_agree():
-    spec = replace(SPECS["llama"], attention=replace(SPECS["llama"].attention, kernel=KERNELS["squared"]))
+    spec = replace(SPECS["llama"], attention=replace(SPECS["llama"].attention, kernel=SQUARED))
     model, plain = build(spec), build(SPECS["llama"])
     plain.load_state_dict(model.state_dict())
-    patched = HuggingFaceSubject(plain).run(tokens(), edits=[PatchNormalization(KERNELS["squared"])]).logits
+    patched = HuggingFaceSubject(plain).run(tokens(), edits=[PatchNormalization(SQUARED)]).logits
     torch.testing.assert_close(patched, model(tokens()).logits)
     assert not patched.allclose(plain(tokens()).logits)

@@ -32,7 +32,7 @@ KERNELS = [
     Kernel(EluFeature(), Raw(), Unit()),
     SOFTMAX, Kernel(normaliser=PNorm(2.0)), Kernel(similarity=Raw(), normaliser=ClampedSum()),
 ]  # fmt: skip
-FIELDS = layouts(23, 6)
+FIELDS = layouts(23, 6) | {"after a cache": {"queries": 13, "keys": 23}}
 
 
 def in_runs(call):
@@ -53,7 +53,7 @@ def value_and_gradients(call, output):
 @pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 def test_runs_of_queries_give_the_plain_value_and_gradients(make_call, kernel, fields):
-    call = make_call(queries=23, kernel=kernel, **fields)
+    call = make_call(kernel=kernel, **{"queries": 23} | fields)
     torch.testing.assert_close(
         value_and_gradients(call, in_runs), value_and_gradients(call, dense), rtol=1e-4, atol=1e-5
     )
@@ -67,11 +67,6 @@ def test_the_maps_of_a_feature_learn_as_in_the_plain_path(make_call):
         for output in (dense, in_runs)
     ]
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-3)
-
-
-def test_queries_after_a_cache_are_aligned_with_the_last_keys(make_call):
-    call = make_call(queries=13, keys=23, kernel=KERNELS[0])
-    torch.testing.assert_close(in_runs(call), dense(call))
 
 
 @pytest.mark.parametrize("kernel", [KERNELS[0], Kernel(normaliser=PNorm(2.0))], ids=str)

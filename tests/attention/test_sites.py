@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from backends.zoo import ShiftPositions
 from refusals import WRONG, refused
 
 from sinkinterp import interventions as iv
@@ -13,7 +14,6 @@ from sinkinterp.attention import sites
 from sinkinterp.attention.shapes import ModelShape
 from sinkinterp.attention.sites import HeadWeights, LazyWeights, Read
 from sinkinterp.interventions.attention_layers import BlindKeys
-from sinkinterp.interventions.positions import ShiftPositions
 
 pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
 

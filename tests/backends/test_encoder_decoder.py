@@ -33,7 +33,7 @@ from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.tokens import TextToTokens
-from sinkinterp.interventions.positions import RemovePosition, ReplacePosition, ShiftPositions, SwapPositions
+from sinkinterp.interventions.positions import RemovePosition, ReplacePosition, SwapPositions
 from sinkinterp.report.readings import Protocol
 
 every_model = pytest.mark.parametrize("name", MODELS)
@@ -152,10 +152,11 @@ def test_a_decoder_alone_is_measured_as_off_and_says_so(name, decoder_class):
     assert not report.importance.allclose(si.measure(subject_of(name), TOKENS).importance, atol=1e-3)
 
 
+EDITS = (SwapPositions(0, 4), ReplacePosition(0, 4), zoo.ShiftPositions(5, start=2), RemovePosition([0]))
+
+
 @pytest.mark.parametrize("name", LEARNED_POSITIONS)
-@pytest.mark.parametrize(
-    "edit", [SwapPositions(0, 4), ReplacePosition(0, 4), ShiftPositions(5, start=2), RemovePosition([0])], ids=str
-)
+@pytest.mark.parametrize("edit", EDITS, ids=str)
 def test_other_positions_are_other_rows_of_the_decoders_table(name, edit):
     edited = si.measure(subject_of(name), TOKENS, edits=[edit])
     model, offset = model_of(name), {"whisper": 0, "bart": 2}[name]
@@ -237,7 +238,7 @@ def test_edits_of_calls_reach_the_attention_that_is_read():
 GPT2, BART = zoo.model_of("gpt2"), model_of("bart")
 REFUSED = {
     "a model that needs its encoder": lambda: subject_of("t5gemma", NoEncoder()),
-    "a position outside the table": lambda: subject_of("bart").run(TOKENS, edits=[ShiftPositions(30)]),
+    "a position outside the table": lambda: subject_of("bart").run(TOKENS, edits=[zoo.ShiftPositions(30)]),
     "more tokens than the context": lambda: subject_of("whisper").run(tokens_of(41)),
     "no positions": lambda: subject_of("t5").run(TOKENS, edits=[SwapPositions(0, 4)]),
     "sound for text": lambda: subject_of("bart", Silence()),

@@ -17,8 +17,8 @@ from sinkinterp.attention.kernels import SOFTMAX, ExpMinusOne, Kernel, PositiveS
 from sinkinterp.backends.load import BACKENDS, load
 from sinkinterp.interventions import attention_layers, changes, positions as position_edits
 from sinkinterp.interventions.attention_layers import BlindKeys, Dropped, First, KeepHeaviest, Share, SpreadEvenly
-from sinkinterp.interventions.changes import Apply, ClampNorm, Keep, Operation, PutAt, WithoutMassive
-from sinkinterp.interventions.positions import RemovePosition, ReplacePosition, ShiftPositions
+from sinkinterp.interventions.changes import Apply, ClampNorm, Operation, PutAt, WithoutMassive
+from sinkinterp.interventions.positions import RemovePosition, ReplacePosition
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.metrics.importance import importance
@@ -69,7 +69,7 @@ EXPERTS = ("qwen3-moe", "jamba with mamba layers", "gpt-oss with sink logits")
 MOVABLE, SLOTTED = (*zoo.LEARNED_POSITIONS, *ROTARY), ("gpt-oss with sink logits",)
 LACKING = {  # interventions -> architectures that have what they change, and how the others refuse
     (RemovePosition, sites.POSITION_EMBEDDING): (zoo.LEARNED_POSITIONS, "has no table of learned positions"),
-    (iv.SwapPositions, ReplacePosition, ShiftPositions): (MOVABLE, "has no positions that could"),
+    (iv.SwapPositions, ReplacePosition): (MOVABLE, "has no positions that could"),
     (iv.ZeroQueryBias, iv.ZeroKeyBias, iv.ZeroValueBias): (BIASED, "has no such bias to zero"),
     (iv.RemoveKeySlot, iv.ZeroKeySlot): (SLOTTED, "has no slot to change"),
     (sites.NEURONS,): (tuple(set(zoo.CONFIGS) - {*EXPERTS}), "not every block shows its neurons"),
@@ -115,7 +115,7 @@ def test_every_public_intervention_is_listed():
     listed |= {type(edit.operation) for edit in edits if isinstance(edit, iv.Change)}
     listed |= {type(edit.share) for edit in edits if isinstance(edit, iv.RemoveColumn)}
     listed |= {type(edit.first) for edit in edits if isinstance(edit, KeepHeaviest)}
-    identity = {Keep, PutAt, Apply, changes.NotGiven}  # below, in the tests of activation patching and of operations
+    identity = {PutAt, Apply}  # below, in the tests of activation patching and of operations
     assert {*EVERY, *changes.CHANGED} <= listed | identity
 
 
@@ -141,10 +141,11 @@ def test_every_intervention_does_the_same_on_every_backend(name, request):
     assert all(zoo.has_weights(subject.model, state) for subject, state in zip(subjects, before, strict=True))
 
 
+SAME = Apply(lambda x: x)
 IDENTITIES = (
-    *(iv.Change(site, Keep()) for site in (sites.TOKEN_EMBEDDING, sites.RESIDUAL, sites.MLP, sites.QUERIES, sites.KEYS,
+    *(iv.Change(site, SAME) for site in (sites.TOKEN_EMBEDDING, sites.RESIDUAL, sites.MLP, sites.QUERIES, sites.KEYS,
                                            sites.VALUES, sites.OUTPUT, sites.PATTERN)),
-    iv.ChangeKeys(Keep(), kv_heads=[(1, 1)], positions=[3]), iv.ChangeResidual(Keep(), dims=[5]),
+    iv.ChangeKeys(SAME, kv_heads=[(1, 1)], positions=[3]), iv.ChangeResidual(SAME, dims=[5]),
 )  # fmt: skip
 NEAR_IDENTITIES = (
     iv.PatchNormalization(SOFTMAX), iv.PatchNormalization(SOFTMAX, heads=[(1, 2)]), iv.Temperature(1.0),
@@ -159,7 +160,7 @@ NEAR_IDENTITIES = (
 def test_the_identity_changes_nothing(name, backend):
     subject = zoo.subject_of(name, backend)
     plain = run(subject)
-    positions = (iv.Change(sites.POSITION_EMBEDDING, Keep()),) if name in zoo.LEARNED_POSITIONS else ()
+    positions = (iv.Change(sites.POSITION_EMBEDDING, SAME),) if name in zoo.LEARNED_POSITIONS else ()
     for edit in (*IDENTITIES, *positions):
         same = run(subject, edit)
         assert all(plain[read].equal(same[read]) for read in plain), edit
@@ -349,17 +350,17 @@ def test_what_is_put_back_where_it_was_taken_changes_nothing(name, backend):
 def test_rotary_models_know_distances_only(name):
     subject = zoo.subject_of(name)
     plain = run(subject)
-    assert worst(plain, run(subject, ShiftPositions(11, start=0))) < 1e-4
-    assert worst(plain, run(subject, ShiftPositions(11, start=3))) > 1e-3
-    run(subject, ShiftPositions(100, start=0))  # beyond its context, which is no table
+    assert worst(plain, run(subject, zoo.ShiftPositions(11, start=0))) < 1e-4
+    assert worst(plain, run(subject, zoo.ShiftPositions(11, start=3))) > 1e-3
+    run(subject, zoo.ShiftPositions(100, start=0))  # beyond its context, which is no table
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", zoo.LEARNED_POSITIONS)
 def test_a_table_of_positions_ends_somewhere(name, backend):
     subject = zoo.subject_of(name, backend)
-    run(subject, ShiftPositions(64 - LENGTH, start=0))
-    refused(lambda: run(subject, ShiftPositions(65 - LENGTH, start=0)))
+    run(subject, zoo.ShiftPositions(64 - LENGTH, start=0))
+    refused(lambda: run(subject, zoo.ShiftPositions(65 - LENGTH, start=0)))
 
 
 def _table(model, name: str) -> tuple[torch.nn.Parameter, int]:

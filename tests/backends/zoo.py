@@ -1,12 +1,13 @@
 """Tiny random models with peaked attention, so that agreement means something."""
 
 from copy import deepcopy
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cache
 
 import torch
 import transformers
 
+from sinkinterp.attention.sites import Edit
 from sinkinterp.backends.load import load
 from sinkinterp.backends.subject import Subject
 from sinkinterp.report.report import Report
@@ -54,6 +55,17 @@ OTHERS = {  # of single tests
 }  # fmt: skip
 LEARNED_POSITIONS = ("gpt2", "opt")
 ATTENTION_LAYERS = dict.fromkeys(CONFIGS, (0, 1, 2)) | {"jamba with mamba layers": (1,)}
+
+
+@dataclass(frozen=True, repr=False)
+class ShiftPositions(Edit):
+    """Tokens from position `start` on move `by` positions later, also beyond what a table has."""
+
+    by: int
+    start: int = 1
+
+    def position_ids(self, ids):
+        return ids + self.by * (torch.arange(len(ids), device=ids.device) >= self.start)
 
 
 PEAKED = ("q_proj", "k_proj", "c_attn", "query_key_value", "wpe", "sinks")

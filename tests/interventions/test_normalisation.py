@@ -65,14 +65,6 @@ def test_a_temperature_divides_scores_by_hand(make_call):
     torch.testing.assert_close(Temperature(2.5).call(call).output(), by_hand)
 
 
-def test_attention_is_flat_when_hot_and_peaked_when_cold(make_call):
-    call = make_call()
-    uniform = torch.ones(11, 11).tril() / torch.arange(1.0, 12)[:, None]
-    torch.testing.assert_close(Temperature(1e6).call(call).pattern(), uniform.expand(2, 6, -1, -1), atol=1e-4, rtol=0)
-    cold = Temperature(1e-6).call(call).pattern()
-    assert cold.argmax(-1).equal(call.pattern().argmax(-1)) and cold.amax(-1).min() > 0.99
-
-
 @pytest.mark.parametrize(
     ("temperature", "message"), [(0.0, "above 0"), (-1.0, "above 0"), (float("nan"), "above 0; got nan")]
 )

@@ -7,15 +7,13 @@ import torch
 from refusals import refused
 
 from sinkinterp import interventions as iv
-from sinkinterp.interventions.changes import Apply, ClampNorm, Keep, MatchedNoise, Operation, WithoutMassive
-from sinkinterp.interventions.positions import ShiftPositions
+from sinkinterp.interventions.changes import Apply, ClampNorm, MatchedNoise, Operation, WithoutMassive
 
 X = torch.randn(3, 5, 7, 11, generator=torch.Generator().manual_seed(0))  # sequence head pos d
 LAYER = 2
 
 
 def test_each_operation_by_hand():
-    assert Keep()(LAYER, X) is X
     assert iv.Zero()(LAYER, X).equal(0 * X)
     assert iv.SetTo(-1.5)(LAYER, X).equal(0 * X - 1.5)
     assert iv.Scale(2.0)(LAYER, X).equal(X + X)
@@ -26,8 +24,7 @@ def test_each_operation_by_hand():
 def test_numbers_that_are_left_out_are_those_that_the_documentation_names():
     for short, whole in (
         (MatchedNoise(), MatchedNoise(0)), (iv.MeanOfOthers(), iv.MeanOfOthers(1)),
-        (WithoutMassive(), WithoutMassive(100.0, 1000.0)), (ShiftPositions(2), ShiftPositions(2, 1)),
-        (iv.AddSinkLogit(), iv.AddSinkLogit(0.0)),
+        (WithoutMassive(), WithoutMassive(100.0, 1000.0)), (iv.AddSinkLogit(), iv.AddSinkLogit(0.0)),
     ):  # fmt: skip
         assert short == whole
 
@@ -62,25 +59,6 @@ def test_massive_entries_become_zero_and_others_stay():
     expected = x.clone()
     expected[0, 1, 2] = 0
     assert found.equal(expected) and WithoutMassive(80, 100)(LAYER, x).eq(0).sum() == 3
-
-
-def test_matched_noise_has_the_mean_and_spread_of_every_dimension():
-    x = torch.randn(2, 4001, 3) * torch.tensor([0.1, 1, 20]) + torch.tensor([5, -3, 0])
-    noise = MatchedNoise(seed=3)(LAYER, x)
-    spread = x.std(1)
-    assert ((noise.mean(1) - x.mean(1)).abs() < 0.08 * spread).all()  # five standard errors
-    assert ((noise.std(1) / spread - 1).abs() < 0.06).all()
-    assert (torch.corrcoef(torch.cat((x[0].T, noise[0].T)))[:3, 3:].abs() < 0.08).all()
-
-
-def test_matched_noise_is_one_draw_whatever_the_batch():
-    def drawn(x, layer=LAYER, seed=0):
-        return (MatchedNoise(seed)(layer, x) - x.mean(-2, keepdim=True)) / x.std(-2, correction=0, keepdim=True)
-
-    first = drawn(X)
-    torch.testing.assert_close(first, first[:1].expand_as(first))
-    assert MatchedNoise()(LAYER, X)[1:2].equal(MatchedNoise()(LAYER, X[1:2]))
-    assert (drawn(X, seed=1) - first).abs().max() > 0.1 and (drawn(X, layer=3) - first).abs().max() > 0.1
 
 
 def test_a_single_sequence_stands_for_all_and_several_for_themselves():
@@ -139,10 +117,11 @@ def test_an_exchange_with_a_position_that_is_not_there_is_refused_before_anythin
         fine.check(7)
 
 
-def test_matched_noise_is_the_draw_of_its_seed_and_layer_in_population_deviations():
-    draw = torch.randn(X.shape[1:], generator=torch.Generator().manual_seed(3000 + LAYER))
+@pytest.mark.parametrize(("seed", "layer"), [(0, 2), (3, 2), (3, 5)])
+def test_matched_noise_is_the_draw_of_its_seed_and_layer_in_population_deviations(seed, layer):
+    draw = torch.randn(X.shape[1:], generator=torch.Generator().manual_seed(1000 * seed + layer))
     deviation = (X - X.mean(2, keepdim=True)).square().mean(2, keepdim=True).sqrt()
-    torch.testing.assert_close(MatchedNoise(seed=3)(LAYER, X), X.mean(2, keepdim=True) + deviation * draw)
+    torch.testing.assert_close(MatchedNoise(seed)(layer, X), X.mean(2, keepdim=True) + deviation * draw)
 
 
 def test_a_mean_of_others_skips_any_number_that_leaves_one():
@@ -161,12 +140,6 @@ def test_a_mean_of_others_skips_any_number_that_leaves_one():
 def test_given_activations_are_tensors_of_vectors_by_layer(values, as_users_run_it):
     for kind in (iv.Put, iv.Add):
         refused(partial(kind, values))
-
-
-def test_given_activations_are_shown_by_their_shapes():
-    for kind in (iv.Put, iv.Add):
-        shown = repr(kind({3: torch.zeros(2, 5), 4: X}))
-        assert shown == f"{kind.__name__}({{3: tensor(2, 5), 4: tensor(3, 5, 7, 11)}})"
 
 
 def test_every_sequence_takes_what_is_given_at_its_own_place():

@@ -12,8 +12,8 @@ from sinkinterp import interventions as iv
 from sinkinterp.attention import sites
 from sinkinterp.attention.kernels import SOFTMAX
 from sinkinterp.attention.shapes import ModelShape
-from sinkinterp.interventions.attention_layers import AttendSelfOnly, BlindKeys
-from sinkinterp.interventions.positions import RemovePosition, ReplacePosition, ShiftPositions
+from sinkinterp.interventions.attention_layers import AttendSelfOnly, BlindKeys, Evict
+from sinkinterp.interventions.positions import RemovePosition, ReplacePosition
 from sinkinterp.interventions.selectors import check_chosen, named_heads
 from sinkinterp.measurement.maps import heads_asked
 from sinkinterp.table import Table
@@ -181,18 +181,28 @@ def test_a_control_of_two_positions_is_two_others(pair):
 
 def test_edits_that_choose_nothing_and_choices_without_others_have_no_control():
     generator = torch.Generator().manual_seed(0)
-    of_all = (ShiftPositions(3), iv.ZeroKeyBias(), iv.ChangeValues(iv.Zero()), RemovePosition(), iv.AddSinkLogit())
+    of_all = (Evict(4, 1), iv.ZeroKeyBias(), iv.ChangeValues(iv.Zero()), RemovePosition(), iv.AddSinkLogit())
     for edit in (*of_all, iv.AddSinkLogit(layers=[1, 2, 4]), iv.RemoveColumn(positions=range(9))):
         refused(partial(edit.control, SHAPE, LENGTH, generator), type(edit).__name__)
 
 
-MALFORMED = [("kv_heads", heads) for heads in (["12"], [3], [(1, 2, 3)], [(1,)])]
-MALFORMED += [("layers", layers) for layers in ("12", b"12", 1.5, object())]
+NO_PAIRS = (
+    ["12"], [3], [(1, 2, 3)], [(1,)], ["5.3"], [""], (2, 3), torch.tensor([2, 3]), np.array([2, 3]), {2, 3},
+)  # fmt: skip
 
 
-@pytest.mark.parametrize(("selector", "chosen"), MALFORMED)
-def test_a_head_is_a_pair_and_a_selector_a_list(selector, chosen, as_users_run_it):
-    refused(lambda: iv.ChangeKeys(iv.Zero(), **{selector: chosen}), f"{selector} of Change")
+@pytest.mark.parametrize("given", NO_PAIRS, ids=str)
+def test_a_head_is_a_pair(given):
+    for names_pairs in (
+        lambda: iv.ChangeOutputs(iv.Zero(), heads=given), lambda: iv.ChangeKeys(iv.Zero(), kv_heads=given),
+        lambda: named_heads(given, "heads", range(6), 4), lambda: heads_asked((1, 4), 5, None, given),
+    ):  # fmt: skip
+        refused(names_pairs, "heads", "pairs (layer, head)")
+
+
+@pytest.mark.parametrize("layers", ["12", b"12", 1.5, object()])
+def test_a_selector_is_a_list_or_a_number(layers, as_users_run_it):
+    refused(lambda: iv.ChangeKeys(iv.Zero(), layers=layers), "layers of Change")
     assert iv.ChangeKeys(iv.Zero(), layers=3).layers == (3,)
 
 
@@ -208,22 +218,6 @@ def test_heads_may_be_a_table_with_a_row_for_each():
     table = Table.of("t", "", [{"layer": 5, "head": 3, "alpha_1": 0.5}, {"layer": 2, "head": 0, "alpha_1": 0.25}])
     assert iv.ChangeOutputs(iv.Zero(), heads=table).heads == ((5, 3), (2, 0))
     refused(lambda: iv.ChangeKeys(iv.Zero(), kv_heads=table), "kv_head")
-
-
-@pytest.mark.parametrize("name", ["5.3", "L5H3", "53", ""])
-def test_a_text_is_no_head(name):
-    refused(lambda: named_heads([name], "head", range(6), 4), "pairs (layer, head)")
-
-
-@pytest.mark.parametrize("numbers", [(2, 3), [2, 3], torch.tensor([2, 3]), np.array([2, 3]), range(2, 4), {2, 3}])
-def test_two_numbers_are_no_head(numbers):
-    for names_pairs in (
-        lambda: iv.ChangeOutputs(iv.Zero(), heads=numbers),
-        lambda: iv.ChangeKeys(iv.Zero(), kv_heads=numbers),
-        lambda: named_heads(numbers, "head", range(6), 4),
-        lambda: heads_asked((1, 4), 5, None, numbers),
-    ):
-        refused(names_pairs, "pairs (layer, head)")
 
 
 def test_as_many_choices_as_the_limit_are_stored_and_one_more_is_refused(monkeypatch):

@@ -14,7 +14,7 @@ from sinkinterp.attention import sites
 from sinkinterp.backends.frozen import frozen
 from sinkinterp.backends.load import load
 from sinkinterp.interventions import Change, ChangeKeys, ChangeMLP, ChangeValues
-from sinkinterp.interventions.changes import Keep, Put
+from sinkinterp.interventions.changes import Put
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.patching import activations
@@ -111,7 +111,7 @@ def test_a_direct_path_to_queries_keys_or_values_passes_by_mixers_and_leaves_gat
     clean, corrupted = (difference(subject.run(tokens).logits).mean() for tokens in (CLEAN, CORRUPTED))
     for what, received in RECEIVERS.items():
         table = path_patching(
-            subject, CLEAN, CORRUPTED, sender=ChangeMLP(layers=[0], positions=[5]), receiver=received(layer, Keep()),
+            subject, CLEAN, CORRUPTED, sender=ChangeMLP(layers=[0], positions=[5]), receiver=received(layer, None),
             metric=difference, progress=False,
         )  # fmt: skip
         put = received(layer, Put({layer: trace[what][:, -1]}))

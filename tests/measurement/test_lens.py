@@ -68,18 +68,6 @@ def test_the_direct_column_is_the_change_of_parts_over_the_gap_at_the_place_that
         assert row["direct"] == pytest.approx(expected.item(), rel=1e-3, abs=1e-5)
 
 
-def test_what_the_last_mlp_restores_where_it_is_read_is_nearly_what_it_writes():
-    """The last layer has no later reader: it restores what it writes, but for the scale of the last norm."""
-    near = CLEAN.clone()
-    near[:, 0] = CORRUPTED[:, 0]
-    metric = logit_difference(RIGHT, WRONG)
-    table = activation_patching(
-        subject_of("gpt2"), CLEAN, near, site=ChangeMLP(layers=[2]), metric=metric, direct=True, progress=False
-    )
-    row = table.records()[-1]
-    assert row["position"] == T - 1 and row["direct"] == pytest.approx(row["restored"], rel=0.1, abs=0.05)
-
-
 @pytest.mark.parametrize(
     ("site", "metric"),
     [(ChangeResidual(), logit_difference(1, 2)), (ChangeOutputs(), loss_at()), (ChangeMLP(), first_alpha())],

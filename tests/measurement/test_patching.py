@@ -38,14 +38,6 @@ def test_patching_every_residual_gives_the_logits_of_the_source(name, backend):
     assert logits(subject, TOKENS, last).equal(theirs)
 
 
-def test_only_the_chosen_places_are_patched():
-    subject = subject_of("llama")
-    one = patch(iv.ChangeResidual(layers=[3], positions=[4]), subject, OTHERS)
-    mixed = logits(subject, TOKENS, one)
-    assert mixed[:, 4].equal(logits(subject, OTHERS)[:, 4])
-    assert mixed[:, :4].equal(logits(subject, TOKENS)[:, :4]) and mixed[:, 5:].equal(logits(subject, TOKENS)[:, 5:])
-
-
 def test_a_measurement_in_batches_patches_every_sequence_with_its_own(monkeypatch):
     subject, site = subject_of("gpt2"), iv.ChangeKeys(layers=[1])
     edit = patch(site, subject, OTHERS)

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 import torch
 from backends.zoo import model_of
-from measurement.prompts import CLEAN, CORRUPTED, T, difference
+from measurement.prompts import CLEAN, CORRUPTED, difference
 from refusals import refused
 from transformer_lens import patching as theirs
 
@@ -124,23 +124,6 @@ def test_direct_paths_equal_those_of_transformer_lens(what, as_users_run_it):
         )  # fmt: skip
         expected = ((values[1, head] - corrupted) / (clean - corrupted)).item()
         assert table.records()[2]["restored"] == pytest.approx(expected, abs=1e-5)
-
-
-def test_the_direct_path_to_the_logits_is_what_is_worked_by_hand():
-    model = model_of("gpt2")
-    subject = load(model)
-    table = path_patching(subject, CLEAN, CORRUPTED, sender=ChangeMLP(), metric=difference, progress=False)
-    cells = {(row["layer"], row["position"]): row["restored"] for row in table.records()}
-    runs = [subject.run(tokens, reads=READS) for tokens in (CLEAN, CORRUPTED)]
-    clean, corrupted = (difference(run.logits) for run in runs)
-    for layer in range(3):
-        x = runs[1]["x"][:, -1].clone()
-        x[:, -1] += (runs[0]["mlp"] - runs[1]["mlp"])[:, layer, -1]
-        with torch.no_grad():
-            patched = difference(model.lm_head(model.transformer.ln_f(x)))
-        expected = ((patched - corrupted).mean() / (clean - corrupted).mean()).item()
-        assert cells[layer, T - 1] == pytest.approx(expected, abs=1e-5)
-        assert all(cells[layer, p] == pytest.approx(0, abs=1e-6) for p in range(T - 1))  # it attends no more
 
 
 def test_a_sender_and_a_receiver_of_another_site_are_refused():

@@ -89,22 +89,9 @@ def test_importance_is_the_column_sum_of_the_dense_pattern_over_the_queries_that
     torch.testing.assert_close(slot_importance(call), slot, rtol=1e-4, atol=1e-5)
 
 
-@every_call
-def test_the_proxy_is_the_magnitude_of_a_weight_over_its_rows_total(call):
-    pattern = call.pattern().abs()
-    shares = pattern / pattern.sum(-1, keepdim=True)
-    torch.testing.assert_close(call.proxy().pattern(), shares, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("name", ["causal", "window", "key slot", "sink logit", "softcap"])
 def test_a_call_whose_rows_sum_to_one_is_its_own_proxy(name):
     assert CALLS[name].proxy() is CALLS[name]
-
-
-def test_values_do_not_matter_not_even_their_width():
-    call = odd()
-    wide = replace(call, v=draw(2, 3, 13, 7))
-    torch.testing.assert_close(importance(wide, call.keys), importance(call, call.keys))
 
 
 def masked(*rows):
@@ -165,14 +152,6 @@ def test_what_goes_to_slots_and_off_the_sequence_worked_by_hand(read, call, expe
     by_hand(read(call), expected)
 
 
-@every_call
-def test_the_nulls_are_the_importances_of_equal_scores(call):
-    slot = None if call.slot is None else SinkLogit(torch.zeros(6))
-    flat = replace(call, q=call.q * 0, slot=slot, kernel=Kernel())
-    torch.testing.assert_close(uniform_importance(call, call.keys), importance(flat, call.keys))
-    torch.testing.assert_close(uniform_slot_importance(call), slot_importance(flat))
-
-
 CONVENTIONS = (VISIBLE, PAPER, RELEASED)
 
 
@@ -184,14 +163,6 @@ def test_conventions_agree_under_a_causal_mask(name):
     visible, paper, released = (importance(call, call.keys, convention) for convention in CONVENTIONS)
     torch.testing.assert_close(paper, visible)
     torch.testing.assert_close(released, visible, rtol=2**-7, atol=2**-9)
-
-
-def test_a_window_caps_the_papers_importance_of_the_first_key():
-    q, k = torch.full((1, 1, 13, 1), 9.0), torch.zeros(1, 1, 13, 1)
-    k[:, :, 0] = 9.0  # every query that sees the first key looks nowhere else
-    call = AttentionCall(0, q, k, k, scale=1.0, mask=band(13, 5))
-    by_hand(importance(call, ALL[:1], PAPER), 5 / 13)
-    by_hand(importance(call, ALL[:1], VISIBLE), 1.0)
 
 
 def test_the_release_divides_a_prefix_by_its_queries_from_the_key_on():

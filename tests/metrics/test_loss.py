@@ -24,11 +24,6 @@ def test_every_text_has_its_logits(as_users_run_it):
             target_loss(some, others)
 
 
-def test_equal_logits_lose_the_log_of_the_vocabulary():
-    losses = next_token_loss(torch.zeros(3, 5, 7), draw()[1])
-    torch.testing.assert_close(losses, torch.full((3, 4), math.log(7)))
-
-
 def test_every_token_but_the_first_is_predicted_by_the_position_before_it():
     logits, tokens = draw()
     chances = logits.exp() / logits.exp().sum(-1, keepdim=True)

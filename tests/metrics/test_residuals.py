@@ -1,74 +1,29 @@
-import numpy as np
 import pytest
 import torch
 
-from sinkinterp.metrics.residuals import (
-    ALL_ENTRIES,
-    METRICS,
-    Entries,
-    Lifetime,
-    Steps,
-    cosine_to,
-    is_massive,
-    kurtosis,
-    lifetime,
-    massive_count,
-    norm_ratio,
-    peak,
-    peak_over_median,
-    secondary_sinks,
-    steps,
-    top_entries,
-    vector_norms,
-)
+from sinkinterp.metrics import residuals
 
 SMALL = torch.tensor([[[1.0, -2.0, 3.0]], [[0.5, 0.25, -8.0]]])  # 2 sequences, 1 token, 3 channels
 
 
-def spiked(value, sequences=3, length=5, d_model=7):
-    x = torch.full((sequences, length, d_model), 0.1)
-    x[1, 2, 4] = value
-    return x
-
-
 def test_peaks_worked_by_hand():
-    assert peak(SMALL).tolist() == [3.0, 8.0]
-    assert peak_over_median(SMALL).tolist() == [1.5, 16.0]
-    assert peak_over_median(torch.tensor([[[1.0, -2.0], [4.0, 8.0]]])).tolist() == [4.0]  # the lower of two medians
-    assert peak_over_median(torch.tensor([[[0.0, 0.0, 5.0]]])).tolist() == [torch.inf]
-
-
-def test_peaks_are_those_numpy_finds():
-    x = torch.randn(3, 5, 7)
-    size = np.abs(x.numpy()).reshape(3, -1)
-    np.testing.assert_allclose(peak(x), size.max(1))
-    np.testing.assert_allclose(peak_over_median(x), size.max(1) / np.median(size, 1), rtol=1e-6)
-
-
-def test_only_an_entry_over_both_thresholds_is_massive():
-    assert is_massive(spiked(-101.0)).nonzero().tolist() == [[1, 2, 4]]
-    assert not is_massive(spiked(100.0)).any()  # large enough next to the median 0.1, not in itself
-    assert not is_massive(spiked(25.0) * 5).any()  # large enough in itself, not next to the median 0.5
-    assert is_massive(torch.tensor([[[0.125, 0.125, 125.0]]])).sum() == 1  # a thousand medians are enough
+    assert residuals.peak(SMALL).tolist() == [3.0, 8.0]
+    assert residuals.peak_over_median(SMALL).tolist() == [1.5, 16.0]
+    assert residuals.peak_over_median(torch.tensor([[[1.0, -2.0], [4.0, 8.0]]])).tolist() == [
+        4.0
+    ]  # the lower of two medians
+    assert residuals.peak_over_median(torch.tensor([[[0.0, 0.0, 5.0]]])).tolist() == [torch.inf]
 
 
 def test_medians_are_taken_per_sequence():
     x = torch.ones(2, 3, 5)
     x[:, 0, 0], x[0, 1:] = 2000.0, 10.0
-    assert is_massive(x).nonzero().tolist() == [[1, 0, 0]]
-
-
-def test_massive_entries_are_counted_by_sequence():
-    x = torch.randn(3, 17, 13) ** 9
-    x[2] *= 1e-4
-    for scale in (1e-6, 1.0, 1e3, 1e6):
-        assert massive_count(scale * x).equal(is_massive(scale * x).sum((1, 2))), scale
-    assert massive_count(1e3 * x).all()
+    assert residuals.is_massive(x).nonzero().tolist() == [[1, 0, 0]]
 
 
 def test_all_entries_have_channels_before_positions_since_reports_pad_positions():
     x = torch.randn(3, 5, 7)
-    entries = ALL_ENTRIES.read(x)
+    entries = residuals.ALL_ENTRIES.read(x)
     assert entries.shape == (3, 7, 5)
     assert all(entries[b, j, i] == x[b, i, j] for b, i, j in torch.cartesian_prod(*map(torch.arange, x.shape)).tolist())
 
@@ -76,7 +31,7 @@ def test_all_entries_have_channels_before_positions_since_reports_pad_positions(
 @pytest.mark.parametrize("count", [1, 5, 17, 40, 17 * 13])
 def test_top_entries_are_those_of_a_full_sort(count):
     x = torch.randn(3, 17, 13)
-    top = top_entries(x, count)
+    top = residuals.top_entries(x, count)
     largest = x.flatten(1).abs().sort(descending=True)
     index = largest.indices[:, :count]
     assert top.values.abs().equal(largest.values[:, :count])
@@ -86,81 +41,61 @@ def test_top_entries_are_those_of_a_full_sort(count):
 def test_residuals_are_left_as_they_are():
     x = torch.randn(3, 5, 7)
     before = x.clone()
-    for metric in METRICS:
+    for metric in residuals.METRICS:
         metric.read(x)
     assert x.equal(before)
-
-
-def test_kurtosis_worked_by_hand():
-    x = torch.tensor([[[1.0, 1.0, 1.0], [-1.0, 1.0, -1.0]], [[0.0, 0.0, 0.0], [0.0, 9.0, 0.0]]])
-    torch.testing.assert_close(kurtosis(x), torch.tensor([1.0, 3.0]))
-    torch.testing.assert_close(kurtosis(torch.tensor([[[1.0, 3.0], [3.0, 1.0], [2.0, 0.0]]])), torch.tensor([37 / 36]))
 
 
 def test_kurtosis_is_the_fourth_moment_of_the_channels_rms():
     x = torch.randn(3, 5, 7).double()
     rms = x.square().mean(1).sqrt()
     expected = (rms**4).mean(1) / (rms**2).mean(1) ** 2
-    torch.testing.assert_close(kurtosis(x), expected.float())
-    torch.testing.assert_close(kurtosis(x * 1e12), expected.float())
+    torch.testing.assert_close(residuals.kurtosis(x), expected.float())
+    torch.testing.assert_close(residuals.kurtosis(x * 1e12), expected.float())
     assert expected.ge(1).all() and expected.le(7).all()
 
 
 def test_half_precision_does_not_overflow():
     x = torch.full((2, 3, 5), 60000.0, dtype=torch.float16)
-    torch.testing.assert_close(kurtosis(x), torch.ones(2))
-    assert peak(x).dtype == torch.float32 and top_entries(x, 1).values.dtype == torch.float32
-
-
-def test_top_entries_worked_by_hand():
-    top = top_entries(torch.tensor([[[1.0, -7.0, 2.0], [5.0, 0.0, -3.0]]]), 3)
-    assert top.values.tolist() == [[-7.0, 5.0, -3.0]]
-    assert (top.positions.tolist(), top.channels.tolist()) == ([[0, 1, 1]], [[1, 0, 2]])
+    torch.testing.assert_close(residuals.kurtosis(x), torch.ones(2))
+    assert residuals.peak(x).dtype == torch.float32 and residuals.top_entries(x, 1).values.dtype == torch.float32
 
 
 def test_a_lifetime_worked_by_hand():
-    assert lifetime(torch.tensor([False, False, True, True, False, True, False])) == Lifetime(2, 5, 3)
-    assert lifetime(torch.tensor([True])) == Lifetime(0, 0, 1)
-    assert lifetime(torch.zeros(5, dtype=torch.bool)) is None
+    assert residuals.lifetime(torch.tensor([False, False, True, True, False, True, False])) == residuals.Lifetime(
+        2, 5, 3
+    )
+    assert residuals.lifetime(torch.tensor([True])) == residuals.Lifetime(0, 0, 1)
+    assert residuals.lifetime(torch.zeros(5, dtype=torch.bool)) is None
 
 
 def test_entries_survive_being_stacked():
-    top = top_entries(torch.randn(3, 7, 11), 5)
-    again = Entries.unstacked(top.stacked())
+    top = residuals.top_entries(torch.randn(3, 7, 11), 5)
+    again = residuals.Entries.unstacked(top.stacked())
     assert all(getattr(again, name).equal(value) for name, value in vars(top).items())
     assert again.positions.dtype == again.channels.dtype == torch.long
 
 
 @pytest.mark.parametrize(
     ("background", "value", "n_massive"),
-    [(0.01, 100.4, 1), (0.01, -100.4, 1), (0.01, 99.6, 0), (2.0, -2000.8, 1), (2.0, -1999.2, 0)],
+    [(0.01, 100.4, 1), (0.01, -100.4, 1), (0.01, 99.6, 0), (2.0, -2000.8, 1), (2.0, -1999.2, 0), (0.125, 125.0, 1)],
 )
 def test_an_entry_is_massive_above_100_and_from_1000_medians_on_unless_told_otherwise(background, value, n_massive):
     x = torch.full((3, 5, 7), background)
     x[1, 2, 4] = value
-    assert is_massive(x).sum() == n_massive and massive_count(x).tolist() == [0, n_massive, 0]
-
-
-def test_norms_worked_by_hand():
-    assert vector_norms(torch.tensor([[3.0, 4.0], [0.0, -2.0], [0.0, 0.0]])).tolist() == [5.0, 2.0, 0.0]
+    assert residuals.is_massive(x).sum() == n_massive and residuals.massive_count(x).tolist() == [0, n_massive, 0]
 
 
 def test_norms_are_roots_of_sums_of_squares_over_the_last_axis_only():
     x = torch.randn(2, 3, 5, 7, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(vector_norms(x), x.square().sum(-1).sqrt())
+    torch.testing.assert_close(residuals.vector_norms(x), x.square().sum(-1).sqrt())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_norms_of_half_precision_neither_overflow_nor_lose_digits(dtype):
     x = torch.full((3, 7001), 1000.0, dtype=dtype)
-    assert vector_norms(x).dtype == torch.float32
-    torch.testing.assert_close(vector_norms(x), torch.full((3,), 1000 * 7001**0.5), rtol=1e-5, atol=0)
-
-
-def test_a_ratio_worked_by_hand():
-    values = torch.tensor([[6.0, 1.0, 2.0, 3.0], [1.0, 1.0, 1.0, 1.0]])
-    assert norm_ratio(values).tolist() == [3.0, 1.0]
-    torch.testing.assert_close(norm_ratio(values, position=2), torch.tensor([0.6, 1.0]))
+    assert residuals.vector_norms(x).dtype == torch.float32
+    torch.testing.assert_close(residuals.vector_norms(x), torch.full((3,), 1000 * 7001**0.5), rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("position", range(7))
@@ -168,50 +103,53 @@ def test_a_ratio_compares_one_position_with_the_mean_of_the_others(position):
     values = torch.rand(2, 3, 5, 7, generator=torch.Generator().manual_seed(0)) + 0.1
     others = [p for p in range(7) if p != position]
     expected = values[..., position] / values[..., others].mean(-1)
-    torch.testing.assert_close(norm_ratio(values, position), expected)
+    torch.testing.assert_close(residuals.norm_ratio(values, position), expected)
 
 
 @pytest.mark.parametrize("position", [0, 2])
 def test_a_ratio_of_padded_norms_is_that_without_the_padding(position):
     values = torch.rand(2, 3, 7, generator=torch.Generator().manual_seed(0)) + 0.1
     padded = torch.nn.functional.pad(values, (0, 4), value=torch.nan)
-    torch.testing.assert_close(norm_ratio(padded, position), norm_ratio(values, position))
-    assert norm_ratio(padded, 8).isnan().all()
+    torch.testing.assert_close(residuals.norm_ratio(padded, position), residuals.norm_ratio(values, position))
+    assert residuals.norm_ratio(padded, 8).isnan().all()
 
 
 @pytest.mark.parametrize(
     ("ratio", "found"),
     [
-        ([1.0, 1.5, 30.0, 45.0, 3.0, 1.0], Steps(2, 4)),  # half way, on a scale of factors: 8.2
-        ([1.0, 15.0, 5.0, 5.0, 7.0, 16.0, 9.0, 4.5, 3.8, 2.0], Steps(1, 8)),  # as Gemma 3: it dips, and stays above 4
-        ([1.0, 9.0, 1.0, 27.0, 9.0, 1.0], Steps(3, 5)),  # the fall before the largest rise does not count
-        ([1.0, 8.0, 8.0, 5.0], Steps(1, None)),  # stays above 2.8
-        ([1.0, 1.0, 8.0], Steps(2, None)),  # rises at the end
-        ([1.0, 2.0, 1.0], Steps(1, 2)),  # a factor of just `least` is a step, either way
-        ([1.0, 4.0, 2.0, 1.0], Steps(1, 3)),  # the geometric mean itself is not yet down
+        ([1.0, 1.5, 30.0, 45.0, 3.0, 1.0], residuals.Steps(2, 4)),  # half way, on a scale of factors: 8.2
+        (
+            [1.0, 15.0, 5.0, 5.0, 7.0, 16.0, 9.0, 4.5, 3.8, 2.0],
+            residuals.Steps(1, 8),
+        ),  # as Gemma 3: it dips, and stays above 4
+        ([1.0, 9.0, 1.0, 27.0, 9.0, 1.0], residuals.Steps(3, 5)),  # the fall before the largest rise does not count
+        ([1.0, 8.0, 8.0, 5.0], residuals.Steps(1, None)),  # stays above 2.8
+        ([1.0, 1.0, 8.0], residuals.Steps(2, None)),  # rises at the end
+        ([1.0, 2.0, 1.0], residuals.Steps(1, 2)),  # a factor of just `least` is a step, either way
+        ([1.0, 4.0, 2.0, 1.0], residuals.Steps(1, 3)),  # the geometric mean itself is not yet down
         ([1.0, 1.9, 3.6], None),  # no step is as large
         ([9.0, 3.0, 1.0], None),
         ([5.0], None),
     ],
 )
 def test_steps_worked_by_hand(ratio, found):
-    assert steps(torch.tensor(ratio)) == found
+    assert residuals.steps(torch.tensor(ratio)) == found
 
 
 def test_a_smaller_threshold_finds_smaller_steps():
-    assert steps(torch.tensor([1.0, 1.9, 3.6, 1.5]), least=1.5) == Steps(1, 3)
+    assert residuals.steps(torch.tensor([1.0, 1.9, 3.6, 1.5]), least=1.5) == residuals.Steps(1, 3)
 
 
 def test_the_cosine_to_the_first_token_worked_by_hand():
     x = torch.tensor([[[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0], [3.0, 4.0], [0.0, 0.0]]])
-    torch.testing.assert_close(cosine_to(x), torch.tensor([[1.0, 0.0, -1.0, 0.6, 0.0]]))
-    torch.testing.assert_close(cosine_to(x.half() * 1e4), cosine_to(x))
+    torch.testing.assert_close(residuals.cosine_to(x), torch.tensor([[1.0, 0.0, -1.0, 0.6, 0.0]]))
+    torch.testing.assert_close(residuals.cosine_to(x.half() * 1e4), residuals.cosine_to(x))
 
 
 def test_an_entry_of_exactly_100_is_not_massive_beside_one_that_is():
     x = torch.full((1, 2, 50), 0.01)
     x[0, 1, :2] = torch.tensor([200.0, 100.0])
-    assert massive_count(x).tolist() == [1]
+    assert residuals.massive_count(x).tolist() == [1]
 
 
 def test_secondary_sinks_worked_by_hand():
@@ -220,7 +158,7 @@ def test_secondary_sinks_worked_by_hand():
     cosines[0, 0, 1] = 1  # before the first token is long
     cosines[0, 2:4, 2] = -0.95  # the other way round counts too
     cosines[0, 3:, 3] = torch.tensor([0.91, 0.99])  # once while the first token is long, once behind
-    found = secondary_sinks(cosines, Steps(1, 4))
+    found = residuals.secondary_sinks(cosines, residuals.Steps(1, 4))
     assert found.block.tolist() == [[-1, -1, 2, 3]] and found.lifetime.tolist() == [[0, 0, 2, 1]]
-    assert secondary_sinks(cosines, Steps(1, None)).lifetime.tolist() == [[0, 0, 2, 2]]
-    assert secondary_sinks(cosines, Steps(1, 4), position=2).block.tolist() == [[-1, -1, -1, 3]]
+    assert residuals.secondary_sinks(cosines, residuals.Steps(1, None)).lifetime.tolist() == [[0, 0, 2, 2]]
+    assert residuals.secondary_sinks(cosines, residuals.Steps(1, 4), position=2).block.tolist() == [[-1, -1, -1, 3]]
