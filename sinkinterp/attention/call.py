@@ -283,7 +283,7 @@ class AttentionCall(Inputs):
     @cached_property
     def _sums(self) -> tuple[KeyMass, PerQuery | None]:
         """Attention that every key receives, summed over queries, and every query's attention to the slot."""
-        if self.set_pattern is not None or self.q.shape[2] <= (length := self._run_length):
+        if self.set_pattern is not None or self.q.shape[2] <= (length := min(SHORT, max(16, 2**20 // self.k.shape[2]))):
             weights = self.pattern()
             return weights[..., -self.k.shape[2] :].sum(2), None if self.slot is None else weights[..., 0]
         dtype = torch.promote_types(self.q.dtype, torch.float32)
@@ -293,10 +293,6 @@ class AttentionCall(Inputs):
             masses[..., :n_keys] += weights[..., -n_keys:].sum(2)
             slots.append(weights[..., 0].clone())  # a view would keep the weights of the whole run
         return masses, None if self.slot is None else torch.cat(slots, 2)
-
-    @property
-    def _run_length(self) -> int:
-        return min(SHORT, max(16, 2**20 // self.k.shape[2]))
 
     def _marked(self, keys: KeyIndex) -> SomePairs | None:
         """The kernel's own weights of a few keys, at any size of scores; None where whole rows are as fast or known.

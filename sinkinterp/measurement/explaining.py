@@ -446,15 +446,11 @@ def cut_rows(work: Work, head: HeadScore) -> Iterator[dict[str, Cell]]:
         for cut, draws in {names: [named], explanation.RANDOM: drawn}.items():
             if draws:
                 after = torch.stack([alpha(chosen) for chosen in draws]).mean(0)
+                gone = ratio(head.alpha - after, head.alpha - head.null)  # of what is above uniform attention
+                removed = estimate_cells(explanation.REMOVED, gone)
                 row: dict[str, Cell] = {HEAD: head.name, explanation.CUT: f"{cut}, {way}"}
-                yield row | mean_cells(ALPHA_1, after, SHARES) | _removed(head, after)
-
-
-def _removed(head: HeadScore, after: PerSequence) -> dict[str, Cell]:
-    """The share of what is above uniform attention that is gone; None where nothing is above it."""
-    if not head.is_above_null:
-        return no_estimate(explanation.REMOVED)
-    return estimate_cells(explanation.REMOVED, ratio(head.alpha - after, head.alpha - head.null))
+                row |= mean_cells(ALPHA_1, after, SHARES)
+                yield row | (removed if head.is_above_null else no_estimate(explanation.REMOVED))
 
 
 def cut_maps(

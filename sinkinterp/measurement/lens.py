@@ -60,15 +60,9 @@ def _parts(subject: Subject, tokens: Tokens, right: Ids, wrong: Ids, position: i
         with removed_after([module.register_forward_hook(see) for module in norms]):
             run = stack.enter_context(frozen(subject, tokens, logits=position != -1))
         *_, (_, values, _) = parts_by_block(run)
-        return _written(run, values, _at(seen, position), (right, wrong), position)
-
-
-def _at(seen: list[tuple[nn.Module, Tensor, Tensor]], position: int) -> Callable[[Tensor], Tensor]:
-    """The norm before the logits at the scale that it has at a position; the identity without a norm."""
-    if not seen:
-        return lambda x: x
-    norm = FrozenNorm.of(*seen[-1])
-    return replace(norm, scale=norm.scale[:, [position]])
+        last = FrozenNorm.of(*seen[-1]) if seen else None  # the norm before the logits, at its scale at the position
+        norm = nn.Identity() if last is None else replace(last, scale=last.scale[:, [position]])
+        return _written(run, values, norm, (right, wrong), position)
 
 
 def _written(

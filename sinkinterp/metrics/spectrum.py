@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..attention import CALL, OUTPUT, RESIDUAL
-from .metric import Metric, PerSequence
+from .metric import Metric
 
 
 def singular_shares(x: Float[Tensor, "*stack row column"]) -> Float[Tensor, "*stack value"]:
@@ -47,18 +47,10 @@ def with_random_directions(x: Float[Tensor, "*stack row column"], seed: int = 0)
     return drawn * (x.float().norm(dim=-1, keepdim=True) / drawn.norm(dim=-1, keepdim=True))
 
 
-def _entropy_of_norms(x: Float[Tensor, "batch pos d_model"]) -> PerSequence:
-    return matrix_entropy(with_random_directions(x))
-
-
-def _anisotropy_of_norms(x: Float[Tensor, "batch pos d_model"]) -> PerSequence:
-    return anisotropy(with_random_directions(x))
-
-
 ENTROPY = Metric("matrix_entropy", RESIDUAL, matrix_entropy)
 ANISOTROPY = Metric("anisotropy", RESIDUAL, anisotropy)
-ENTROPY_OF_NORMS = Metric("matrix_entropy_null", RESIDUAL, _entropy_of_norms)
-ANISOTROPY_OF_NORMS = Metric("anisotropy_null", RESIDUAL, _anisotropy_of_norms)
+ENTROPY_OF_NORMS = Metric("matrix_entropy_null", RESIDUAL, lambda x: matrix_entropy(with_random_directions(x)))
+ANISOTROPY_OF_NORMS = Metric("anisotropy_null", RESIDUAL, lambda x: anisotropy(with_random_directions(x)))
 METRICS = (ENTROPY, ANISOTROPY, ENTROPY_OF_NORMS, ANISOTROPY_OF_NORMS)
 
 

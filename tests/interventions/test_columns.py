@@ -88,16 +88,6 @@ def test_sink_logits_of_different_heads_are_one_slot():
     refused(lambda: AddSinkLogit(1.0, heads=[(0, 1), (0, 2)]).call(edited))
 
 
-def test_a_window_that_hides_the_column_leaves_its_rows_alone():
-    mask = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]).bool()[None, None]
-    call = of_scores(ROWS, mask=mask)
-    for share in SHARES:
-        edited = RemoveColumn(share).call(call).pattern()[0, 0]
-        assert edited[2:].equal(call.pattern()[0, 0, 2:])
-        assert edited[0].tolist() == [1, 0, 0, 0]
-        torch.testing.assert_close(edited[1], torch.tensor([0, 1 / 4 if share == Dropped() else 1.0, 0, 0]))
-
-
 @every_layout
 def test_rows_keep_their_sum_unless_the_share_is_dropped(fields, make_call):
     call = make_call(**fields)

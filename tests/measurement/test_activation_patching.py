@@ -180,13 +180,8 @@ def test_a_map_of_chosen_places_is_compared_with_the_places_that_it_leaves_out(s
 
 def test_arguments_that_do_not_fit_are_refused(subject):
     refused(lambda: activation_patching(subject, CLEAN, CORRUPTED[:, :5]))
-    refused(lambda: activation_patching(subject, CLEAN, CLEAN, progress=False))
     refused(lambda: activation_patching(subject, CLEAN, CORRUPTED, by=("layer", "head"), progress=False), "layer")
     refused(lambda: activation_patching(subject, CLEAN, CORRUPTED, metric=torch.mean, progress=False), "metric")
-    refused(
-        lambda: activation_patching(subject, CLEAN, CORRUPTED, metric=first_alpha(), first_order=True, progress=False),
-        "first_order",
-    )
 
 
 def test_the_control_is_a_third_prompt_however_pairs_are_made_of_prompts(subject):
