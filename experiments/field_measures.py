@@ -181,17 +181,17 @@ def _later_sinks(report: Report) -> Rows:
     between = steps(report.residual_ratio().mean(0))
     if between is None:
         return [_row(LATER, torch.zeros(len(report.tokens)), SIZES)]
-    found = secondary_sinks(report.extra(COSINE_TO_FIRST), between)
-    control = secondary_sinks(report.extra(COSINE_TO_CONTROL), between, position=CONTROL)
+    sinks, lifetime = secondary_sinks(report.extra(COSINE_TO_FIRST), between)
+    controls, _ = secondary_sinks(report.extra(COSINE_TO_CONTROL), between, position=CONTROL)
 
     def count(block: Tensor) -> Tensor:
         return (block >= 0).sum(1).float()
 
-    rows = [_row(LATER, count(found.block), SIZES, count(control.block))]
-    for block in found.block[found.block >= 0].unique().tolist():
-        these = [(of.block == block).sum(1).float() for of in (found, control)]
+    rows = [_row(LATER, count(sinks), SIZES, count(controls))]
+    for block in sinks[sinks >= 0].unique().tolist():
+        these = [(of == block).sum(1).float() for of in (sinks, controls)]
         rows.append(_row(LATER, these[0], SIZES, these[1], **{BLOCK: block}))
-    lives = found.lifetime.sum(1) / (found.lifetime > 0).sum(1)  # NaN where a sequence has none
+    lives = lifetime.sum(1) / (lifetime > 0).sum(1)  # NaN where a sequence has none
     return rows if lives.isnan().all() else [*rows, _row(LIVES, lives, SIZES)]
 
 

@@ -19,19 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..attention import (
-    AttentionCall,
-    Edit,
-    HeadOutput,
-    ModelShape,
-    Read,
-    Site,
-    Unchanged,
-    alike,
-    called,
-    description,
-    sites,
-)
+from ..attention import AttentionCall, Edit, HeadOutput, ModelShape, Read, Unchanged, alike, called, description, sites
 from ..checks import Checked, InputError, instance_of, is_whole, whole_number
 from ..spec import Limits
 from .selectors import LABELS, Heads, OnPairs, check_chosen, listed
@@ -298,7 +286,7 @@ class Change(OnPairs):
     keys. A control is drawn for the narrowest of the selectors: dimensions, else positions, else heads, else layers.
     """
 
-    site: Site
+    site: sites.Site
     operation: Operation | Callable[[Tensor], Tensor] | None = None
     heads: Heads | None = field(default=None, kw_only=True)
     kv_heads: Heads | None = field(default=None, kw_only=True)
@@ -337,7 +325,7 @@ class Change(OnPairs):
     def _selectors(self) -> list[str]:
         return [name for name in LABELS if name not in ("heads", "kv_heads") or name == self.selector]
 
-    def touches(self, site: Site) -> bool:
+    def touches(self, site: sites.Site) -> bool:
         return site == (sites.CALL if self.site.part else self.site)
 
     def choices(self, shape: ModelShape, length: int) -> Mapping[str, Sequence[Any]]:

@@ -15,7 +15,7 @@ Source: Zhang and Nanda 2024, arXiv:2309.16042; Meng et al. 2022, arXiv:2202.052
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import Any, ClassVar, NamedTuple
@@ -28,16 +28,7 @@ from torch import Tensor
 
 from ..attention import Edit, Reads, per_sequence, sites
 from ..backends.subject import Logits, Subject, Trace
-from ..checks import (
-    LARGEST,
-    InputError,
-    accepting,
-    different_numbers,
-    instance_of,
-    unicode_text,
-    whole_number,
-    whole_numbers,
-)
+from ..checks import InputError, accepting, different_numbers, instance_of, unicode_text, whole_number, whole_numbers
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import Change, ChangeResidual, Put, PutAt
@@ -95,22 +86,22 @@ class PatchingMetric:
     name: str
     of: Callable[[Scene], PerSequence]
     reads: Reads
-    answers: tuple[Tensor, Tensor, int] | None = field(default=None, compare=False)
+    answers: tuple[Sequence[int], Sequence[int], int] | None = None
     whole: bool = True
 
 
 def logit_difference(right: Sequence[int] | int, wrong: Sequence[int] | int, position: int = -1) -> PatchingMetric:
     """The logit of token `right` less that of `wrong`, at one position; a token for all pairs, or one for each."""
-    answers = [torch.tensor(whole_numbers(given, "token ids", 0, LARGEST)) for given in (right, wrong)]
-    position = whole_number(position, "a position", -LARGEST, LARGEST)
+    answers = [whole_numbers(given, "token ids", 0) for given in (right, wrong)]
+    position = whole_number(position, "a position")
 
     def of(scene: Scene) -> PerSequence:
         logits = _at_position(scene.trace.logits, position).float()
         n_pairs, vocab = scene.n_pairs, logits.shape[-1]
         for ids in answers:
-            if len(ids) not in (1, n_pairs) or ids.max() >= vocab:
-                raise InputError(f"answers are one token id below {vocab}, or one for each pair; got {ids.tolist()}")
-        chosen = [ids.to(logits.device).expand(n_pairs)[scene.pairs] for ids in answers]
+            if len(ids) not in (1, n_pairs) or max(ids) >= vocab:
+                raise InputError(f"answers are one token id below {vocab}, or one for each pair; got {ids}")
+        chosen = [torch.tensor(ids, device=logits.device).expand(n_pairs)[scene.pairs] for ids in answers]
         first, second = (logits.gather(1, ids[:, None])[:, 0] for ids in chosen)
         return first - second
 
@@ -139,7 +130,7 @@ def loss_at(positions: Sequence[int] | None = None) -> PatchingMetric:
 
 def divergence_from_clean(position: int = -1) -> PatchingMetric:
     """KL divergence from the clean run's next-token distribution to the run's, at one position, in nats."""
-    position = whole_number(position, "a position", -LARGEST, LARGEST)
+    position = whole_number(position, "a position")
 
     def of(scene: Scene) -> PerSequence:
         ours, clean = (_at_position(x, position).float().log_softmax(-1) for x in (scene.trace.logits, scene.clean))
@@ -485,7 +476,7 @@ def _written(runs: Runs, places: Sequence[Place]) -> Float[Tensor, "place pair"]
         fix = "give site=ChangeOutputs() or ChangeMLP() without dims, and metric=answer_difference(...)"
         raise InputError(f"direct says what heads or feed-forward layers write into two answers' logits; {fix}")
     n, length = runs.corrupted.shape
-    right, wrong = (ids.expand(n) for ids in answers[:2])
+    right, wrong = (torch.tensor(ids).expand(n) for ids in answers[:2])
     both = ((runs.source, runs.clean), (runs.subject, runs.corrupted))
     clean, broken = (logit_parts(model, x, right, wrong, answers[2]) for model, x in both)
     at, rows = answers[2] % length, []

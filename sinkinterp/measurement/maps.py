@@ -159,8 +159,7 @@ def sinks(
             attention_mask = torch.ones(len(first), first.shape[-1])
         return patterns.sinks(model, position, epsilon, attention_mask)
     subject, tokens = equal_inputs_of(model, text)
-    read = {"weights": lambda call: call.pattern()[..., -call.k.shape[2] :]}
-    weights = subject.run(tokens, reads=read, logits=False)["weights"].unbind(1)
+    weights = subject.run(tokens, reads={"weights": AttentionCall.weights_at}, logits=False)["weights"].unbind(1)
     named = {f"blocks.{i}.hook_pattern": each for i, each in zip(subject.shape.attention_layers, weights, strict=True)}
     return patterns.sinks(named, position, epsilon, attention_mask)
 

@@ -100,8 +100,8 @@ def attention_weights(
 ) -> Float[Tensor, "sequence layer head query key"]:
     """The attention weights between tokens. The rows of a model with a slot sum to less than one."""
     subject, token_set = inputs_of(model, tokens)
-    read = {"weights": CALL.read(_weights)}
-    weights = subject.run(token_set, reads=read, edits=edits_of(edits), logits=False)["weights"]
+    reads = {"weights": CALL.read(AttentionCall.weights_at)}
+    weights = subject.run(token_set, reads=reads, edits=edits_of(edits), logits=False)["weights"]
     return _of_layers(weights.movedim(1, 0).detach().cpu(), subject.shape.attention_layers, layers).movedim(0, 1)
 
 
@@ -196,11 +196,6 @@ def _cosines(
     metric = Metric(f"cosines_to_{at}", CALL, read)
     report = measure(subject, given, edits=edits, positions=0, instruments=[(metric,)])
     return report, report.extra(metric)
-
-
-def _weights(call: AttentionCall) -> Tensor:
-    """The weights of the keys that are tokens."""
-    return call.pattern()[..., -call.k.shape[2] :]
 
 
 def _of_layers(values: Tensor, there: Sequence[int], layers: Layers) -> Tensor:

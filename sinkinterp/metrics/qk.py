@@ -10,7 +10,6 @@ other. It counts once in both: with its value for the chosen key, and with its m
 pair is NaN where no query counts.
 """
 
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -25,15 +24,6 @@ from .residuals import vector_norms
 
 Pair = Float[Tensor, "batch head 2"]
 _TINY = 1e-12  # what `F.normalize` divides a vector of zeros by
-
-
-@dataclass(frozen=True)
-class ScoreGap:
-    """How much higher the chosen key's score is than the others', and the parts of that, which sum to it."""
-
-    total: Float[Tensor, "*stack"]
-    by_angle: Float[Tensor, "*stack"]
-    by_norms: Float[Tensor, "*stack"]
 
 
 def qk_angles(call: AttentionCall, position: int = 0) -> Pair:
@@ -57,8 +47,13 @@ def qk_norm_products(call: AttentionCall, position: int = 0) -> Pair:
     return _mean_over_queries(call, products * call.scale, position)
 
 
-def score_gap(angles: Float[Tensor, "*stack 2"], norm_products: Float[Tensor, "*stack 2"]) -> ScoreGap:
-    """The gap of the chosen key's score over the others', in units of the score.
+Stack = Float[Tensor, "*stack"]
+
+
+def score_gap(
+    angles: Float[Tensor, "*stack 2"], norm_products: Float[Tensor, "*stack 2"]
+) -> tuple[Stack, Stack, Stack]:
+    """The gap of the chosen key's score over the others', its part by angle, and its part by norms, in units of scores.
 
     gap = c_1 n_1 - c_0 n_0 for mean cosines c and mean norm products n. Each part moves one factor while the other
     stays at the mean of the two, so that the parts sum to the gap. Mean scores differ by the gap and the covariance of
@@ -67,7 +62,7 @@ def score_gap(angles: Float[Tensor, "*stack 2"], norm_products: Float[Tensor, "*
     (c, c_other), (n, n_other) = angles.unbind(-1), norm_products.unbind(-1)
     by_angle = (c - c_other) * (n + n_other) / 2
     by_norms = (n - n_other) * (c + c_other) / 2
-    return ScoreGap(c * n - c_other * n_other, by_angle, by_norms)
+    return c * n - c_other * n_other, by_angle, by_norms
 
 
 def _featured(call: AttentionCall) -> tuple[Queries, Keys]:

@@ -65,25 +65,6 @@ KEPT = 5  # entries per sequence and block that TOP_ENTRIES keeps
 
 
 @dataclass(frozen=True)
-class Entries:
-    """The largest residual entries of every sequence, by falling magnitude, with their signs."""
-
-    values: Float[Tensor, "*stack entry"]
-    positions: Int[Tensor, "*stack entry"]
-    channels: Int[Tensor, "*stack entry"]
-
-    def stacked(self) -> Float[Tensor, "*stack entry 3"]:
-        """One tensor of [value, position, channel]."""
-        return torch.stack((self.values, self.positions.float(), self.channels.float()), -1)
-
-    @staticmethod
-    def unstacked(stack: Float[Tensor, "*stack entry 3"]) -> "Entries":
-        """The inverse of `stacked`. If a value is NaN, its position and channel mean nothing."""
-        values, positions, channels = stack.unbind(-1)
-        return Entries(values, positions.long(), channels.long())
-
-
-@dataclass(frozen=True)
 class Lifetime:
     """The blocks with massive activations: indices of the first (step up) and last (step down), and their number."""
 
@@ -140,12 +121,15 @@ def kurtosis(x: Residual) -> PerSequence:
     return (energy / energy.mean(-1, keepdim=True)).square().mean(-1)
 
 
-def top_entries(x: Residual, count: int) -> Entries:
-    """The `count` entries of every sequence that are largest in magnitude. Raises InputError where there are fewer."""
+def top_entries(x: Residual, count: int) -> Float[Tensor, "batch entry 3"]:
+    """[value, position, channel] of the `count` entries of every sequence that are largest in magnitude, in fp32.
+
+    Values have their signs, and fall in magnitude. Raises InputError where there are fewer.
+    """
     entries, d_model = x.float().flatten(1), x.shape[2]
     count = whole_number(count, "count, of entries,", 1, entries.shape[1])
     index = entries.abs().topk(count, -1).indices
-    return Entries(entries.gather(1, index), index // d_model, index % d_model)
+    return torch.stack((entries.gather(1, index), index // d_model, index % d_model), -1)
 
 
 def lifetime(massive_by_block: Bool[Tensor, " block"]) -> Lifetime | None:
@@ -159,22 +143,12 @@ def cosine_to(x: Residual, position: int = 0) -> Float[Tensor, "batch pos"]:
     return F.cosine_similarity(x.float(), x[:, position, None].float(), dim=-1)
 
 
-@dataclass(frozen=True)
-class SecondarySinks:
-    """Tokens that become secondary sinks. Both fields are `sequence pos`.
-
-    block: the block before which each becomes one; -1 for tokens that do not. lifetime: in how many blocks it is one.
-    """
-
-    block: Int[Tensor, "sequence pos"]
-    lifetime: Int[Tensor, "sequence pos"]
-
-
 def secondary_sinks(
     cosines: Float[Tensor, "sequence block pos"], between: Steps, least: float = 0.9, position: int = 0
-) -> SecondarySinks:
+) -> tuple[Int[Tensor, "sequence pos"], Int[Tensor, "sequence pos"]]:
     """The later tokens whose residual points the way of the first token's while that is long.
 
+    Returns the block before which each token becomes one, -1 for tokens that do not, and in how many blocks it is one.
     cosines: those of `cosine_to`, whose own token, at `position`, is left out. between: the blocks in which the first
     token's residual is long, as `steps` finds them. Source: Wong et al., arXiv 2512.22213.
     """
@@ -182,14 +156,14 @@ def secondary_sinks(
     alike = cosines.abs()[:, between.up : down] > least
     alike[..., [0, position]] = False
     lifetime = alike.sum(1)
-    return SecondarySinks(torch.where(lifetime > 0, between.up + alike.int().argmax(1), -1), lifetime)
+    return torch.where(lifetime > 0, between.up + alike.int().argmax(1), -1), lifetime
 
 
 COSINE_TO_FIRST = Metric("cosine_to_first", RESIDUAL, cosine_to)
 PEAK_OVER_MEDIAN = Metric("peak_over_median", RESIDUAL, peak_over_median)
 MASSIVE_ENTRIES = Metric("massive_entries", RESIDUAL, massive_count)
 KURTOSIS = Metric("kurtosis", RESIDUAL, kurtosis)
-TOP_ENTRIES = Metric("top_entries", RESIDUAL, lambda x: top_entries(x, KEPT).stacked())
+TOP_ENTRIES = Metric("top_entries", RESIDUAL, lambda x: top_entries(x, KEPT))
 METRICS = (PEAK_OVER_MEDIAN, MASSIVE_ENTRIES, KURTOSIS, TOP_ENTRIES, COSINE_TO_FIRST)
 # large, `sequence block channel pos`: positions are last, where a report pads shorter sequences
 ALL_ENTRIES = Metric("residuals", RESIDUAL, lambda x: x.float().transpose(1, 2))

@@ -67,16 +67,16 @@ def score_gaps_by_head(report: Readings, epsilon: float = 0.3) -> Table:
     InputError where the instrument GEOMETRY was not measured.
     """
     angles = report.extra(QK_ANGLES)
-    gap = score_gap(angles, report.extra(QK_NORM_PRODUCTS))
+    gap, by_angle, by_norms = score_gap(angles, report.extra(QK_NORM_PRODUCTS))
 
     def row(i: int, head: int) -> dict[str, Cell]:
         return {
             ALPHA_1: report.alpha()[:, i, head].mean().item(),
             **mean_cells("cos, first key", angles[:, i, head, 0], COSINE_RANGE),
             **mean_cells("cos, others", angles[:, i, head, 1], COSINE_RANGE),
-            **mean_cells("score gap", gap.total[:, i, head]),
-            "by angle": gap.by_angle[:, i, head].nanmean().item(),
-            "by norms": gap.by_norms[:, i, head].nanmean().item(),
+            **mean_cells("score gap", gap[:, i, head]),
+            "by angle": by_angle[:, i, head].nanmean().item(),
+            "by norms": by_norms[:, i, head].nanmean().item(),
         }
 
     explained = "gap: mean cosine times mean product of lengths, the first key's less the others'"

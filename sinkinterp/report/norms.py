@@ -16,7 +16,7 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 
 from ..metrics.estimates import SIZES, intervals, mean_cells
-from ..metrics.residuals import KURTOSIS, MASSIVE_ENTRIES, PEAK_OVER_MEDIAN, TOP_ENTRIES, Entries, lifetime
+from ..metrics.residuals import KURTOSIS, MASSIVE_ENTRIES, PEAK_OVER_MEDIAN, TOP_ENTRIES, lifetime
 from ..plots.theme import GREY, add_curve, colour, escaped, model_numbers, positive_axis, themed, unique_values
 from ..table import BLOCK, MODEL, POSITION, QUANTITY, Cell, Table
 from .heads import followed
@@ -170,10 +170,10 @@ def largest_entries(report: Readings, epsilon: float = 0.3, token_text: TokenTex
 
     Of every sequence the five largest count. Raises InputError where the instrument MASSIVE was not measured.
     """
-    tops = Entries.unstacked(report.extra(TOP_ENTRIES))
-    block = int(tops.values[:, :, 0].abs().mean(0).argmax())
-    positions = tops.positions[:, block]
-    columns = (positions, tops.channels[:, block], tops.values[:, block], report.tokens.gather(1, positions))
+    tops = report.extra(TOP_ENTRIES)
+    block = int(tops[:, :, 0, 0].abs().mean(0).argmax())
+    values, positions, channels = tops[:, block].unbind(-1)
+    columns = (positions.long(), channels.long(), values, report.tokens.gather(1, positions.long()))
     found: dict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)  # value and token id
     for position, channel, *entry in zip(*(column.flatten().tolist() for column in columns), strict=True):
         found[position, channel].append(tuple(entry))
@@ -226,14 +226,14 @@ def massive_by_block(report: Readings, epsilon: float = 0.3) -> Table:
     The usual entry is the (position, channel) that is largest most often. Raises InputError where the instrument
     MASSIVE was not measured.
     """
-    top = Entries.unstacked(report.extra(TOP_ENTRIES))
+    top = report.extra(TOP_ENTRIES)
     ratio, kurtosis = report.extra(PEAK_OVER_MEDIAN), report.extra(KURTOSIS)
     massive = report.extra(MASSIVE_ENTRIES)
 
     def row(block: int) -> dict[str, Cell]:
         return {
             BLOCK: block,
-            **mean_cells(PEAK, top.values[:, block, 0].abs(), SIZES),
+            **mean_cells(PEAK, top[:, block, 0, 0].abs(), SIZES),
             **mean_cells(OVER_MEDIAN, ratio[:, block], SIZES),
             **mean_cells(BY_CHANNEL, kurtosis[:, block], SIZES),
             "massive entries": massive[:, block].float().mean().item(),
@@ -247,7 +247,7 @@ def massive_by_block(report: Readings, epsilon: float = 0.3) -> Table:
     return Table.of("Massive activations by block", note, tuple(map(row, range(massive.shape[1]))), by_block)
 
 
-def _usual_entry(top: Entries, block: int) -> str:
-    positions, channels = (index[:, block, 0].tolist() for index in (top.positions, top.channels))
-    (position, channel), times = Counter(zip(positions, channels, strict=True)).most_common(1)[0]
-    return f"position {position}, channel {channel} ({times / len(positions):.0%})"
+def _usual_entry(top: Tensor, block: int) -> str:
+    places = map(tuple, top[:, block, 0, 1:].long().tolist())
+    (position, channel), times = Counter(places).most_common(1)[0]
+    return f"position {position}, channel {channel} ({times / len(top):.0%})"

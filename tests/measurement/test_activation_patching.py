@@ -7,7 +7,7 @@ import pytest
 import torch
 from backends.zoo import model_of
 from lm.family import SPECS
-from measurement.prompts import CLEAN, CORRUPTED, RIGHT, WRONG, T, difference
+from measurement.prompts import CLEAN, CORRUPTED, RIGHT, WRONG, T, difference, mapped
 from refusals import refused
 from transformer_lens import patching as theirs
 
@@ -16,7 +16,6 @@ from sinkinterp.attention import sites
 from sinkinterp.backends.load import load
 from sinkinterp.lm.model import build
 from sinkinterp.measurement.activation_patching import (
-    activation_patching,
     answer_difference,
     divergence_from_clean,
     first_alpha,
@@ -58,14 +57,14 @@ def test_every_cell_equals_that_of_transformer_lens(subject, case, as_users_run_
         values = expected(bridge, CORRUPTED, cache, lambda logits: difference(logits).mean())
     if by is None:  # theirs is layer, position, head
         by, values = ("layer", "head", "position"), values.transpose(1, 2)
-    table = activation_patching(subject, CLEAN, CORRUPTED, site=site, by=by, metric=difference, progress=False)
+    table = mapped(subject, site=site, by=by)
     ours = torch.tensor(table.numbers("restored")).reshape(-1, *values.shape[1:])[: len(values)]
     torch.testing.assert_close(ours, ((values - corrupted) / (clean - corrupted)).float(), atol=1e-5, rtol=1e-5)
 
 
 def test_the_clean_input_restores_everything_and_a_pair_of_its_own_nothing(subject):
     last = subject.shape.n_layers
-    table = activation_patching(subject, CLEAN, CORRUPTED, metric=logit_difference(RIGHT, WRONG), progress=False)
+    table = mapped(subject, metric=logit_difference(RIGHT, WRONG))
     cells = {(row["layer"], row["position"]): row["restored"] for row in table.records()}
     assert cells[last, T - 1] == pytest.approx(1, abs=1e-5)
     assert all(cells[last, p] == pytest.approx(0, abs=1e-5) for p in range(T - 1))
@@ -74,7 +73,7 @@ def test_the_clean_input_restores_everything_and_a_pair_of_its_own_nothing(subje
 
 def test_what_every_pair_restores_wholly_has_no_interval(subject):
     site = interventions.ChangeResidual(layers=[subject.shape.n_layers], positions=[T - 1])
-    table = activation_patching(subject, CLEAN, CORRUPTED, site=site, metric=difference, progress=False)
+    table = mapped(subject, site=site)
     cells = [table.records()[0][f"restored{end}"] for end in ("", " low", " high")]
     assert cells == pytest.approx([1, 1, 1], abs=1e-4)
 
@@ -82,9 +81,7 @@ def test_what_every_pair_restores_wholly_has_no_interval(subject):
 @pytest.mark.parametrize("site", [interventions.ChangeValues, interventions.ChangeKeys])
 def test_keys_and_values_are_addressed_by_kv_head_in_maps_and_in_edits(subject, site):
     def rows(site, by):
-        return activation_patching(
-            subject, CLEAN, CORRUPTED, site=site, by=by, metric=difference, progress=False
-        ).records()
+        return mapped(subject, site=site, by=by).records()
 
     every = {row["kv_head"]: row["restored"] for row in rows(site(layers=[1]), ("layer", "kv_head"))}
     assert set(every) == set(range(subject.shape.n_kv_heads)) and len(set(every.values())) == len(every)
@@ -105,14 +102,14 @@ def test_metrics_are_those_worked_by_hand(subject):
     p, q = (x[:, -1].log_softmax(-1) for x in (clean, corrupted))
     expected = (p.exp() * (p - q)).sum(-1).mean().item()
     divergence = divergence_from_clean()
-    note = activation_patching(subject, CLEAN, CORRUPTED, site=site, metric=divergence, progress=False).note
+    note = mapped(subject, site=site, metric=divergence).note
     assert f"KL from the clean run: clean 0, corrupted {expected:.4g}" in note.replace("-0,", "0,")
     losses = [-x[:, :-1].log_softmax(-1).gather(2, CLEAN[:, 1:, None])[..., 0] for x in (clean, corrupted)]
-    note = activation_patching(subject, CLEAN, CORRUPTED, site=site, metric=loss_at([2, 5]), progress=False).note
+    note = mapped(subject, site=site, metric=loss_at([2, 5])).note
     means = [f"{x[:, [1, 4]].mean().item():.4g}" for x in losses]
     assert f"loss: clean {means[0]}, corrupted {means[1]}" in note
     first = interventions.ChangeResidual(layers=[0], positions=[0])
-    table = activation_patching(subject, CLEAN, CORRUPTED, site=first, metric=first_alpha(), progress=False)
+    table = mapped(subject, site=first, metric=first_alpha())
     assert len(table.frame) == 1 and "alpha_1: clean" in table.note
 
 
@@ -120,8 +117,8 @@ def test_answers_of_each_pair_are_those_of_each_pair_in_every_pass():
     plain, n = load(model_of("llama")), 2 * 2048 // T
     clean, corrupted = CLEAN.repeat(n, 1)[:n], CORRUPTED.repeat(n, 1)[:n]
     right, wrong = (torch.arange(n) % 5).tolist(), (7 + torch.arange(n) % 3).tolist()
-    given = {"site": interventions.ChangeResidual(layers=[1], positions=[3]), "progress": False}
-    table = activation_patching(plain, clean, corrupted, metric=logit_difference(right, wrong), **given)
+    site = interventions.ChangeResidual(layers=[1], positions=[3])
+    table = mapped(plain, clean, corrupted, metric=logit_difference(right, wrong), site=site)
     logits = plain.run(clean).logits[:, -1]
     expected = logits[torch.arange(n), right] - logits[torch.arange(n), wrong]
     assert f"clean {expected.mean():.4g}" in table.note
@@ -131,17 +128,14 @@ def test_edges_to_later_keys_are_shown_where_a_prefix_lets_queries_see_them():
     model = build(SPECS["prefix_5"])
     tokens = [torch.randint(97, (2, 9), generator=torch.Generator().manual_seed(i)) for i in range(2)]
     site, by = interventions.Change(sites.PATTERN, layers=[1]), ("layer", "position", "key")
-    table = activation_patching(model, *tokens, site=site, by=by, metric=difference, progress=False)
+    table = mapped(model, *tokens, site=site, by=by)
     pairs = {(row["position"], row["key"]) for row in table.records()}
     assert pairs == {(q, k) for q in range(9) for k in range(9) if k <= q or k < 5}
 
 
 def test_an_edge_of_attention_is_one_weight_and_first_order_its_derivative(subject, as_users_run_it):
     site = interventions.Change(sites.PATTERN, layers=[1], positions=[T - 1])
-    table = activation_patching(
-        subject, CLEAN, CORRUPTED, site=site, by=("layer", "head", "position", "key"), metric=difference,
-        progress=False,
-    )  # fmt: skip
+    table = mapped(subject, site=site, by=("layer", "head", "position", "key"))
     assert len(table.frame) == subject.shape.n_heads * T and table.plot().data[0].z.shape == (subject.shape.n_heads, T)
     clean, corrupted = (subject.run(t, reads={"p": lambda call: call.pattern()}) for t in (CLEAN, CORRUPTED))
     patterns = corrupted["p"][:, 1].clone()
@@ -159,7 +153,7 @@ def test_first_order_is_exact_for_the_last_residual_and_a_linear_metric(subject,
     site, last = interventions.ChangeResidual(), subject.shape.n_layers
     near = CORRUPTED.clone()
     near[:, -1] = CLEAN[:, -1]
-    table = activation_patching(subject, CLEAN, near, site=site, metric=difference, first_order=True, progress=False)
+    table = mapped(subject, corrupted=near, site=site, first_order=True)
     exact, estimated = (torch.tensor(table.numbers(name)) for name in ("restored", "first order"))
     error = (exact - estimated).abs()
     assert f"wrong by {error.mean():.2g} on average and {error.max():.2g} at most" in table.note
@@ -171,7 +165,7 @@ def test_first_order_is_exact_for_the_last_residual_and_a_linear_metric(subject,
 def test_a_map_of_chosen_places_is_compared_with_the_places_that_it_leaves_out(subject):
     def patched(**chosen):
         site = interventions.ChangeMLP(**chosen)
-        return activation_patching(subject, CLEAN, CORRUPTED, site=site, by="layer", metric=difference, progress=False)
+        return mapped(subject, site=site, by="layer")
 
     others = torch.tensor([row["restored"] for row in patched().records() if row["layer"] != 1])
     said = re.search(r"(\d+) other places drawn at random restore (\S+)", patched(layers=[1]).note)
@@ -179,13 +173,13 @@ def test_a_map_of_chosen_places_is_compared_with_the_places_that_it_leaves_out(s
 
 
 def test_arguments_that_do_not_fit_are_refused(subject):
-    refused(lambda: activation_patching(subject, CLEAN, CORRUPTED[:, :5]))
-    refused(lambda: activation_patching(subject, CLEAN, CORRUPTED, by=("layer", "head"), progress=False), "layer")
-    refused(lambda: activation_patching(subject, CLEAN, CORRUPTED, metric=torch.mean, progress=False), "metric")
+    refused(lambda: mapped(subject, corrupted=CORRUPTED[:, :5]))
+    refused(lambda: mapped(subject, by=("layer", "head")), "layer")
+    refused(lambda: mapped(subject, metric=torch.mean), "metric")
 
 
 def test_the_control_is_a_third_prompt_however_pairs_are_made_of_prompts(subject):
-    last = {"site": interventions.ChangeResidual(layers=[subject.shape.n_layers]), "by": ["layer"], "progress": False}
+    last = {"site": interventions.ChangeResidual(layers=[subject.shape.n_layers]), "by": ["layer"]}
     twice = torch.tensor([0, 1, 0, 2])
     for clean, corrupted in ((CLEAN, CLEAN.roll(1, 0)), (CLEAN, CLEAN.roll(-1, 0)), (CLEAN[twice], CORRUPTED[twice])):
         index = torch.arange(len(clean))
@@ -200,10 +194,10 @@ def test_the_control_is_a_third_prompt_however_pairs_are_made_of_prompts(subject
             for i in range(len(clean))
         ]
         metric = logit_difference(right.tolist(), wrong.tolist())
-        (control,) = activation_patching(subject, clean, corrupted, metric=metric, **last).numbers("control")
+        (control,) = mapped(subject, clean, corrupted, metric=metric, **last).numbers("control")
         whole, broken, other = (score(tokens).mean() for tokens in (clean, corrupted, clean[third]))
         assert control == pytest.approx(((other - broken) / (whole - broken)).item(), abs=1e-3)
-    swapped = activation_patching(subject, CLEAN[:2], CLEAN[:2].flip(0), metric=logit_difference([11, 13], 17), **last)
+    swapped = mapped(subject, CLEAN[:2], CLEAN[:2].flip(0), metric=logit_difference([11, 13], 17), **last)
     assert "control" not in swapped.records()[0] and "it takes a third prompt" in swapped.note
 
 
@@ -222,7 +216,7 @@ def test_between_two_models_a_cell_is_what_the_patch_of_one_into_the_other_does(
         for weights in other.parameters():
             weights += 0.3 * torch.randn(weights.shape, generator=torch.Generator().manual_seed(5))
     source, twin = load(model, name="source"), load(other, name="twin")
-    table = twin_patching(source, twin, CLEAN, site=site, by=["layer"], metric=first_alpha(), progress=False)
+    table = twin_patching(source, twin, CLEAN, site=site, by=["layer"], metric=first_alpha())
     whole, broken, patched = (
         measure(subject, CLEAN, edits=edits).alpha().mean()
         for subject, edits in ((source, ()), (twin, ()), (twin, patch(site, source, CLEAN)))
@@ -246,6 +240,6 @@ def test_two_models_that_read_a_text_as_different_tokens_are_refused():
 def test_two_texts_of_one_token_are_a_metric():
     subject = load(model_of("gpt2"), tokenizer=letters("...a.b"))
     both = [logit_difference(3, 5), answer_difference(subject, "a", "b")]
-    maps = [activation_patching(subject, CLEAN, CORRUPTED, metric=metric, progress=False) for metric in both]
+    maps = [mapped(subject, metric=metric) for metric in both]
     assert maps[0].numbers("restored") == maps[1].numbers("restored")
     refused(lambda: answer_difference(subject, "ab", "b"), "2 tokens")

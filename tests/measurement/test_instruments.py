@@ -67,13 +67,12 @@ def test_a_spike_is_found_where_it_was_planted(spiked):
         x = seen["residual"][:, block]
         for metric, expected in residual_answers(x).items():
             torch.testing.assert_close(report.extra(metric)[:, block], expected, rtol=1e-3, atol=1e-4)
-        top = massive.Entries.unstacked(report.extra(massive.TOP_ENTRIES)[:, block])
-        value, position, channel = top.values, top.positions, top.channels
+        value, position, channel = report.extra(massive.TOP_ENTRIES)[:, block].unbind(-1)
         assert value.shape == (5, massive.KEPT)
         torch.testing.assert_close(value.abs(), x.abs().flatten(1).sort(descending=True).values[:, : massive.KEPT])
-        torch.testing.assert_close(x[torch.arange(5)[:, None], position, channel], value)
+        torch.testing.assert_close(x[torch.arange(5)[:, None], position.long(), channel.long()], value)
     assert report.extra(massive.MASSIVE_ENTRIES).tolist() == [[0, 0, 17, 17]] * 5
-    assert massive.Entries.unstacked(report.extra(massive.TOP_ENTRIES)).channels[:, 2:].eq(7).all()
+    assert report.extra(massive.TOP_ENTRIES)[:, 2:, :, 2].eq(7).all()
 
 
 def test_angles_and_norm_products_are_those_of_the_queries_and_keys(spiked):

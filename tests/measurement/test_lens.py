@@ -3,12 +3,12 @@
 import pytest
 import torch
 from backends.zoo import model_of, subject_of
-from measurement.prompts import CLEAN, CORRUPTED, RIGHT, WRONG, N, T
+from measurement.prompts import CLEAN, CORRUPTED, RIGHT, WRONG, N, T, mapped
 from refusals import refused
 
 import sinkinterp as si
 from sinkinterp.interventions import ChangeMLP, ChangeOutputs, ChangeResidual
-from sinkinterp.measurement.activation_patching import activation_patching, first_alpha, logit_difference, loss_at
+from sinkinterp.measurement.activation_patching import first_alpha, logit_difference, loss_at
 from sinkinterp.measurement.lens import logit_parts
 
 RIGHTS, WRONGS = torch.tensor([11, 2, 5]), torch.tensor([13, 7, 17])
@@ -51,17 +51,12 @@ def test_the_direct_column_is_the_change_of_parts_over_the_gap_at_the_place_that
     ids = torch.full((N,), RIGHT), torch.full((N,), WRONG)
     clean, broken = (logit_parts(subject, tokens, *ids, -2) for tokens in (CLEAN, CORRUPTED))
     gap = sum(clean.values()).mean() - sum(broken.values()).mean()
-    by_head = activation_patching(
-        subject, CLEAN, CORRUPTED, site=ChangeOutputs(), metric=metric, direct=True, by=("layer", "head"),
-        progress=False,
-    )  # fmt: skip
+    by_head = mapped(subject, site=ChangeOutputs(), metric=metric, direct=True, by=("layer", "head"))
     for row in by_head.records():
         name = f"head {row['layer']}.{row['head']}"
         expected = (clean[name] - broken[name]).mean() / gap
         assert row["direct"] == pytest.approx(expected.item(), rel=1e-3, abs=1e-5)
-    by_place = activation_patching(
-        subject, CLEAN, CORRUPTED, site=ChangeMLP(), metric=metric, direct=True, progress=False
-    )
+    by_place = mapped(subject, site=ChangeMLP(), metric=metric, direct=True)
     for row in by_place.records():
         name = f"MLP {row['layer']}"
         expected = (clean[name] - broken[name]).mean() / gap if row["position"] == T - 2 else torch.tensor(0.0)
@@ -73,12 +68,7 @@ def test_the_direct_column_is_the_change_of_parts_over_the_gap_at_the_place_that
     [(ChangeResidual(), logit_difference(1, 2)), (ChangeOutputs(), loss_at()), (ChangeMLP(), first_alpha())],
 )
 def test_other_sites_and_other_metrics_have_no_direct_part(site, metric):
-    refused(
-        lambda: activation_patching(
-            subject_of("gpt2"), CLEAN, CORRUPTED, site=site, metric=metric, direct=True, progress=False
-        ),
-        "direct",
-    )
+    refused(lambda: mapped(subject_of("gpt2"), site=site, metric=metric, direct=True), "direct")
 
 
 def test_logits_behind_a_softcap_are_refused():
