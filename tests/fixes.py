@@ -457,7 +457,7 @@ TYPED = {
 
 FOLLOWED = {  # typed by other tests, which load and train what takes more lines; or here, under what is filled in
     "test_every_fix.py": (
-        "give {}", "leave them out", "give the text, or", "write {}, or two models", "use --length {}", "give each once",
+        "give {}", "add encoder, {}", "leave them out", "give the text, or", "write {}, or two models", "use --length {}", "give each once",
         "give it once", "edit the call of its layer instead", "are not found; edit its call instead",
         "; choose from {}", "among its steps; give {}", "are given together; give one",
     ),
@@ -500,7 +500,7 @@ FOLLOWED = {  # typed by other tests, which load and train what takes more lines
     "pages/test_live.py": ("give at most {}", "give at least 2 token ids"),
 }  # fmt: skip
 OF_A_PERSON = (  # a package, a network, a disk, memory, a GPU, a server or minutes of training are not there
-    "run `git lfs pull`",
+    "run `git lfs pull`", "use 4.3 or newer", "use 5.17 or newer",
     "pip install transformer-lens", "pip install peft", "pip install nnsight", "pip install kaleido", "pip install gguf", "install it, or leave it out", "install Chrome", "free some space", "make room, then", "log in with `hf auth login`",
     "ray start --head", "set SINKINTERP_CACHE", "set PYTHONUTF8=1", "with a network", "the split and the network",
     "choose another place", "choose another port", "remove it by hand", "give another folder",
