@@ -135,35 +135,27 @@ def measurement_page(report: Report, epsilon: float, word: TokenText = str) -> s
     return page(f"{short_name(report.protocol.model)}: attention sinks", sink_verdict(report, epsilon, word), sections)
 
 
-MOST = 100  # rows of words on a page
+def colored_tokens(tokens: Any, values: Any) -> Page:
+    """The page of tokens, texts or ids, each shaded by its number.
 
-
-def colored_tokens(tokens: Any, values: Any, labels: Sequence[str] | None = None) -> Page:
-    """The page of tokens, texts or ids, each shaded by its number: `token`, or `token *rows` for a line of words a row.
-
-    `labels` name the rows. Negative numbers have a colour of their own; the number of the largest size has the full
-    colour. Raises InputError unless there is a finite number for each token.
+    Negative numbers have a colour of their own; the number of the largest size has the full colour. Raises InputError
+    unless there is a finite number for each token.
     """
     words = [str(token) for token in (tokens.tolist() if isinstance(tokens, Tensor | np.ndarray) else tokens)]
     given = np.asarray(values.detach().float().cpu() if isinstance(values, Tensor) else values)
-    if given.dtype.kind not in "fiub" or given.shape[:1] != (len(words),) or not np.isfinite(given).all():
-        raise InputError(f"values are finite numbers, one or a row for each of the {len(words)} tokens")
-    names = [", ".join(map(str, i)) for i in np.ndindex(given.shape[1:])] if labels is None else labels
-    rows = given.astype(float).reshape(len(words), -1).T
-    if len(names) != len(rows) or not 0 < len(rows) <= MOST:
-        raise InputError(f"rows of numbers are 1 to {MOST}, with a label each; got {len(rows)} and {len(names)} labels")
-    size = float(np.abs(rows).max()) or 1.0
-    colours = COLOURS[1], COLOURS[0]
-
-    def cell(word: str, number: float) -> tuple[str, str, str, float]:
-        return word, f"{number:.4g}", colours[number >= 0], round(100 * abs(number) / size)
-
-    lines = [(name, list(map(cell, words, row.tolist()))) for name, row in zip(names, rows, strict=True)]
-    row, column = np.unravel_index(np.abs(rows).argmax(), rows.shape)
-    lead = f"The largest number is {rows[row, column]:.3g}, of {words[column]!r}. Point at a token for its number."
-    title = f"{len(words)} tokens, shaded by {'a number' if len(rows) == 1 else f'{len(rows)} numbers'} each"
+    if given.dtype.kind not in "fiub" or given.shape != (len(words),) or not words or not np.isfinite(given).all():
+        raise InputError(f"values are finite numbers, one for each of the {len(words)} tokens")
+    numbers = given.astype(float)
+    largest = int(np.abs(numbers).argmax())
+    size, colours = abs(numbers[largest]) or 1.0, (COLOURS[1], COLOURS[0])
+    cells = [
+        (word, f"{number:.4g}", colours[number >= 0], round(100 * abs(number) / size))
+        for word, number in zip(words, numbers.tolist(), strict=True)
+    ]
+    lead = f"The largest number is {numbers[largest]:.3g}, of {words[largest]!r}. Point at a token for its number."
+    title = f"{len(words)} tokens, shaded by a number each"
     scale = [(f"{end:.3g}", colour) for end, colour in zip((-size, size), colours, strict=True)]
-    body = rendered("templates/coloured.html", title=title, lead=lead, lines=lines, ends=scale)
+    body = rendered("templates/coloured.html", title=title, lead=lead, words=cells, ends=scale)
     return Page(document(title, body), title)
 
 

@@ -1,11 +1,13 @@
 """A title is a finding that reads the numbers, or names what is shown, or asks."""
 
 import ast
+import math
 import re
 from pathlib import Path
 
 import pytest
 import torch
+from refusals import refused
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import sinkinterp as si
@@ -119,10 +121,11 @@ def test_what_is_said_of_a_model_without_a_sink_is_true_of_it(name, flat):
     assert words in shown(flat)
 
 
-def test_the_lead_of_shaded_tokens_names_the_largest_number():
-    assert "The largest number is 3, of &#39;b&#39;" in colored_tokens(["a", "b"], [1.0, 3.0]).html.replace(
-        "'", "&#39;"
-    )
+def test_the_lead_of_shaded_tokens_names_the_largest_number_and_each_token_takes_one():
+    html = colored_tokens(["a", "b"], torch.tensor([1.0, -3.0])).html
+    assert "The largest number is -3, of &#39;b&#39;" in html and html.count(" 70.0%") == 1 and 'title="1"' in html
+    for values in ([1.0], [[1.0], [2.0]], [1.0, math.nan], ["1", "2"]):
+        refused(lambda values=values: colored_tokens(["a", "b"], values), "finite numbers")
 
 
 TEXTS = [
