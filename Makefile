@@ -62,7 +62,7 @@ test-lowest: $(INSTALLED)  ## the tests with the oldest packages that pyproject.
 BESIDE := tests/test_beside.py $(addprefix tests/,attention interventions lm metrics report)
 test-beside: $(INSTALLED)  ## tests in one environment with SAELens and kvpress, on the transformers that kvpress admits, in build/beside
 	$(BIN)/uv venv --quiet --seed --clear --python $(BIN)/python build/beside
-	$(BIN)/uv pip install --quiet --python build/beside/bin/python --editable . torch==2.13.0 sae-lens kvpress nnsight \
+	$(BIN)/uv pip install --quiet --python build/beside/bin/python --editable '.[export,nnsight]' torch==2.13.0 sae-lens kvpress \
 		beartype hypothesis pytest pytest-timeout pytest-xdist
 	build/beside/bin/pytest -W default --quick -k 'not lens' $(BESIDE)
 

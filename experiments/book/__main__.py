@@ -38,7 +38,7 @@ def draw_again(folder: Path, stems: Sequence[str] = ()) -> list[Path]:
         with refusal(what, "reproduce it again", (InputError, Exception)):  # rows of another one fail in any way
             found = experiment.verdicts(table, chapter.scale)
             chapter = replace(chapter, summary=summary_of(chapter.name), table=table, verdicts=found)
-            drawn = experiment.digest(table), experiment.draw(replace(table, title=chapter.title))
+            drawn = experiment.digest(table), experiment.draw(cells.with_names(replace(table, title=chapter.title)))
         judged.append((chapter, *drawn))
     for chapter, digest, figure in judged:
         finding = FINDINGS.get(chapter.stem, "") if folder == cells.BOOK else ""  # it is of the rows there

@@ -11,12 +11,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from sinkinterp.pages.page import Section, rendered, with_figures
-from sinkinterp.report.readings import short_name
-
-from .cells import NAMES
 
 GROUP = 10  # letters of a line of the name of a group of bars
-SHORT = {short_name(model): name for model, name in NAMES.items()}  # of models, on axes
 _HERE = Path(__file__).parent / "templates"
 HEIGHT, LETTERS = 190, 10  # pixels and size of letters, of a small figure
 MOST_NAMED, LONGEST = 12, 30  # names that fit below each other, and letters of a name
@@ -77,7 +73,7 @@ def _numbered(traces: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[
         members.setdefault(group, []).append(i)
     for trace in grouped:
         trace["x"] = [places[pair] for pair in zip(*trace["x"], strict=True)]
-    names = ["<br>".join(wrap(SHORT.get(name, name), GROUP)) for name in members]
+    names = ["<br>".join(wrap(name, GROUP)) for name in members]
     middles = [sum(numbers) / len(numbers) for numbers in members.values()]
     ticks = {"tickvals": middles, "ticktext": names, "tickangle": 0, "showticklabels": True}
     return traces, ticks if grouped else {}

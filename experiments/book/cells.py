@@ -18,7 +18,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from sinkinterp.checks import InputError
-from sinkinterp.table import high_of, low_of
+from sinkinterp.table import MODEL, Table, high_of, low_of
 
 from .verdicts import claims
 
@@ -31,6 +31,13 @@ MODELS = {
     "whisper": "local/whisper-tiny.en, encoder silence",
 }
 NAMES = dict(zip(MODELS.values(), ("SmolLM2", "Gemma 3", "Qwen2.5-Coder", "Whisper"), strict=True))
+
+
+def with_names(table: Table) -> Table:
+    """The table with the models called as sentences call them, for a figure."""
+    return replace(table, frame=table.frame.replace({MODEL: NAMES}))
+
+
 OVER: Mapping[str, Callable[[list[float]], float]] = {"mean": fmean, "lowest": min, "highest": max}
 FILES = {  # by the template
     "RESULTS.md": ROOT / "RESULTS.md",

@@ -15,7 +15,7 @@ from sinkinterp.runs.experiment import load_experiment
 from sinkinterp.runs.trained import Panel, training
 from sinkinterp.table import ALPHA_1, EDIT, MODEL, SINK_1, Table
 
-from .cells import BOOK, NAMES
+from .cells import BOOK, with_names
 from .chapter import chapter_in
 
 MEASURED = BOOK.parent / "measured"  # tables of one measurement each
@@ -26,11 +26,7 @@ def _rows(stem: str, title: str, **where: object) -> Table:
     chapter = chapter_in(BOOK / f"{stem}.json")
     assert chapter is not None, stem
     rows = [row for row in chapter.table.records() if all(row.get(name) == value for name, value in where.items())]
-    return Table.of(
-        title,
-        chapter.table.note,
-        tuple({**row, MODEL: NAMES.get(str(row[MODEL]), str(row[MODEL]).rpartition("/")[2])} for row in rows),
-    )
+    return with_names(Table.of(title, chapter.table.note, rows))
 
 
 def _inputs() -> go.Figure:

@@ -32,6 +32,7 @@ from ..shared.cases import of_first_model
 from ..shared.explanations import graph_of_rows
 from ..shared.figures import importances
 from .cards import thumbnail
+from .cells import with_names
 from .chapter import (
     INDEX,
     PLOTLY,
@@ -247,7 +248,7 @@ def figure_of(chapter: Chapter) -> go.Figure | None:
 
     None if there is no such experiment, or if its numbers are older than its module and cannot be drawn.
     """
-    table = chapter.table
+    table = with_names(chapter.table)
     is_study = "state" in table.frame or ("paper loss" in table.frame and MODEL in table.frame)
     if is_study and ALPHA_1 in table.frame and not chapter.observes:
         return importances(table)
