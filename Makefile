@@ -63,7 +63,7 @@ BESIDE := tests/test_beside.py $(addprefix tests/,attention interventions lm met
 test-beside: $(INSTALLED)  ## tests in one environment with SAELens and kvpress, on the transformers that kvpress admits, in build/beside
 	$(BIN)/uv venv --quiet --seed --clear --python $(BIN)/python build/beside
 	$(BIN)/uv pip install --quiet --python build/beside/bin/python --editable '.[export,nnsight]' torch==2.13.0 sae-lens kvpress \
-		beartype hypothesis pytest pytest-timeout pytest-xdist
+		beartype hypothesis ipykernel pytest pytest-timeout pytest-xdist
 	build/beside/bin/pytest -W default --quick -k 'not lens' $(BESIDE)
 
 $(INSTALLED): pyproject.toml $(wildcard requirements/*.txt)

@@ -142,11 +142,11 @@ def _set(tree: dict[str, Any], key: str, text: str) -> None:
 
 
 def _refuse(tree: dict[str, Any], key: str) -> NoReturn:
-    """Raises InputError, which names settings like the unknown one."""
+    """Raises InputError, which names up to three settings like the unknown one."""
     known = [*_settings_of(tree)]
     same_end = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
-    near = (same_end or get_close_matches(key, known, n=3) or [name for name in known if "." not in name])[:20]
-    raise InputError(f"there is no setting {key!r}; near ones: {', '.join(near)}")
+    near = (same_end or get_close_matches(key, known))[:3]
+    raise InputError(f"there is no setting {key!r}" + f"; near ones: {', '.join(near)}" * bool(near))
 
 
 def _settings_of(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
