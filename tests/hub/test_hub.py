@@ -106,7 +106,7 @@ def test_a_model_of_the_hub_is_loaded_by_its_name(ask, folders):
 
 def test_an_adapter_of_the_hub_is_checked_as_that_of_a_folder(ask):
     answer = ask("load", ADAPTER)
-    refused = ("peft is not installed", "holds no adapter_model.safetensors")
+    refused = ("peft is not installed", "adapter_model.safetensors")
     assert answer["code"] == 2 and any(words in answer["said"] for words in refused)
 
 
