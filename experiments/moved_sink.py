@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import plotly.graph_objects as go
-import torch
 
 from sinkinterp.applications.mend import ENTRY, EVICTED, ROUNDED, sinks_and_entries, worth
 from sinkinterp.applications.streaming import loss_of
@@ -22,6 +21,7 @@ from sinkinterp.table import ALPHA_1, EDIT, HEAD, LAYER, MODEL, SINK_1, SLOT_RAT
 
 from .shared.cases import Case, on_models
 from .shared.genuine import text_models
+from .shared.prefixes import before, best_token
 from .shared.remedy import OVER_UNIFORM, over_uniform
 from .shared.rules import above, times, within
 
@@ -39,7 +39,6 @@ LONG_SEQUENCES, LONG = 6, 512
 SEEN, DRAWS = 16, 3  # other texts, whose mean key and value the slot begins with; how many sets of them are tried
 OTHER = 5  # the position of the control
 NO_BOS, PREFIX = "as it is, without BOS", "a token that all texts share, before them"
-PREFIXES = ("\n", ".", " the")  # and BOS; the one with which the texts of the slots have the lowest loss is taken
 AS_IS, MOVED, KEY_ALONE, CONTROL = "as it is", "its key and value", "its key alone", "key and value of the sixth token"
 SLOTS: Mapping[str, tuple[AddedSlots, int]] = {
     AS_IS: (NoAddedSlots(), 0),
@@ -75,15 +74,15 @@ def measure(case: Case, progress: Progress) -> Table:
     subject = case.subject
     if not isinstance(subject, HuggingFaceSubject):
         raise InputError(f"slots are added to transformers models; {subject.name} is run by another library")
-    trials, on_row = _trials(case, progress), progress(f"moving the sink of {subject.name}")
+    trials, on_row = _trials(case, subject, progress), progress(f"moving the sink of {subject.name}")
     begin, plain, rows, reports = int(case.start is Bos.ALWAYS), None, list[Row](), list[Report]()
     for trial in trials:
         on_row(len(rows), len(trials))
         slots, position = SLOTS[trial.slot]
         texts = trial.texts if trial.slot == AS_IS else trial.texts[:, begin:]
         if trial.prefix is not None:
-            texts = _before(trial.prefix, texts)
-        before = add_slots(subject.model, slots, trial.seen, position)
+            texts = before([trial.prefix], texts)
+        implementation = add_slots(subject.model, slots, trial.seen, position)
         try:
             loss = loss_of(subject, texts)
             plain = loss[:, begin:] if trial.slot == AS_IS or plain is None else plain
@@ -92,7 +91,7 @@ def measure(case: Case, progress: Progress) -> Table:
             added = (loss[:, -plain.shape[1] :] - plain).mean(1)
             rows.append(_row(case, trial.slot + trial.words, cells) | mean_cells(ADDED, added))
         finally:
-            remove_slots(subject.model, before)
+            remove_slots(subject.model, implementation)
     on_row(len(rows), len(rows))
     n, length = trials[0].texts.shape
     protocol = f"{subject.name} ({subject.revision or 'as saved'}): n={n}, T={length}, BOS {case.start}"
@@ -104,7 +103,7 @@ def measure(case: Case, progress: Progress) -> Table:
     return Table.of(CLAIM, f"{note}; losses in nats; rule: {RULE}", tuple(rows))
 
 
-def _trials(case: Case, progress: Progress) -> list[Trial]:
+def _trials(case: Case, subject: HuggingFaceSubject, progress: Progress) -> list[Trial]:
     """The slots on the texts, each without a slot before the others."""
     (n, length), is_small = case.size(SEQUENCES, LENGTH), case.recipe is None and case.most is None
     tokens = case.tokens((SEEN * (DRAWS if is_small else 1) + n, length), progress, case.start).tokens
@@ -112,9 +111,9 @@ def _trials(case: Case, progress: Progress) -> list[Trial]:
     trials = [Trial(name, seen, rest) for name in (AS_IS, MOVED, KEY_ALONE, CONTROL)]
     if case.start is Bos.ALWAYS:
         trials.append(Trial(NO_BOS, seen, rest))
-    elif case.subject.tokenizer is not None:
-        prefix = _best_prefix(case, seen)
-        trials.append(Trial(PREFIX, seen, rest, f": {case.subject.label(prefix)!r}", prefix))
+    elif subject.tokenizer is not None:
+        prefix = best_token(case, subject, seen)
+        trials.append(Trial(PREFIX, seen, rest, f": {subject.label(prefix)!r}", prefix))
     if is_small:
         trials += [Trial(MOVED, drawn, rest, f", draw {i}") for i, drawn in enumerate(others.split(SEEN), 2)]
         long = case.tokens((LONG_SEQUENCES + SEEN, LONG), progress, case.start).tokens
@@ -122,19 +121,6 @@ def _trials(case: Case, progress: Progress) -> list[Trial]:
         long = long[is_new][:LONG_SEQUENCES]
         trials += [Trial(name, seen, long, f", T={LONG}") for name in (AS_IS, MOVED)]
     return trials
-
-
-def _before(prefix: int, texts: Tokens) -> Tokens:
-    return torch.cat((torch.full_like(texts[:, :1], prefix), texts), 1)
-
-
-def _best_prefix(case: Case, seen: Tokens) -> int:
-    """The token before all texts with which they have the lowest loss, of a few."""
-    tokenizer = case.subject.tokenizer
-    ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in PREFIXES]
-    candidates = [of[0] for of in ids if len(of) == 1] + ([] if case.bos_token is None else [case.bos_token])
-    losses = {one: loss_of(case.subject, _before(one, seen))[:, 1:].mean().item() for one in candidates}
-    return min(losses, key=losses.__getitem__)
 
 
 def _row(case: Case, name: str, cells: Mapping[str, Cell]) -> Row:
