@@ -47,6 +47,7 @@ FILES = {  # by the template
     "moved_sink.md": BOOK / "moved_sink.md",
     "place_or_token.md": BOOK / "place_or_token.md",
     "over_mixing.md": BOOK / "over_mixing.md",
+    "slot_or_prefix.md": BOOK / "slot_or_prefix.md",
     "normalisation_patch.md": BOOK / "normalisation_patch.md",
     "what_biases_do.md": BOOK / "what_biases_do.md",
     "key_biases.md": ROOT / "docs" / "concepts" / "key_biases.md",
