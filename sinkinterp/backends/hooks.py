@@ -35,8 +35,9 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
 
     def attention(
         module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
-        scaling: float | None = None, **kwargs: Any,
+        dropout: float = 0.0, scaling: float | None = None, **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        kwargs["dropout"] = dropout  # kvpress, which wraps each function that is registered, gives it by its place
         eager = sys.modules[type(module).__module__].__dict__.get("eager_attention_forward")
         function = ALL_ATTENTION_FUNCTIONS.get_interface(base, eager)
         attention_mask = mask_of_chosen(module, key.shape[2], attention_mask, kwargs)

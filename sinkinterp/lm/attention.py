@@ -410,7 +410,7 @@ class SinkAttention(nn.Module):
         kwargs |= {"kernel": self._built_kernel, "slot": self.slots() if slot is None else slot}
         kind = self.config._attn_implementation
         attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(kind, eager_attention_forward)
-        z, pattern = attention_interface(self, q, k, v, attention_mask, scaling=self.scaling, **kwargs)
+        z, pattern = attention_interface(self, q, k, v, attention_mask, dropout=0.0, scaling=self.scaling, **kwargs)
         return self._write(z, hidden_states), pattern
 
     def as_slot(self, x: Residual, position: Position, ids: PositionIds) -> tuple[SlotRow, Residual]:
