@@ -128,6 +128,7 @@ def _rows(
     """`values`: of the untouched model, then of each group of edits and of its controls."""
     before, *others = values
     rows = [_row("none", before, before, [before] * bool(seeds), ends)]
+    rows[0] |= {cell: 0.0 for cell, end in rows[0].items() if "change" in cell and end is not None}  # by definition
     for i, group in enumerate(groups):
         after, *controls = others[i * (1 + seeds) : (i + 1) * (1 + seeds)]
         rows.append(_row(" + ".join(edit.in_words for edit in group), before, after, controls, ends))
@@ -137,12 +138,15 @@ def _rows(
 def _row(
     name: str, before: PerSequence, after: PerSequence, controls: Sequence[PerSequence], ends: estimates.Range
 ) -> dict[str, Cell]:
-    row: dict[str, Cell] = {EDIT: name, **estimates.mean_cells("value", after, ends)}
-    row |= estimates.mean_cells("change", after - before, estimates.changes_of(ends))
+    rates = ends == estimates.SHARES
+    value = estimates.rate(after) if rates else estimates.estimate(after).within(ends)
+    change = partial(estimates.change_of_rates if rates else estimates.difference, paired=True)
+    row: dict[str, Cell] = {EDIT: name, **estimates.estimate_cells("value", value)}
+    row |= estimates.estimate_cells("change", change(before, after))
     if controls:
-        control_change = torch.stack(list(controls)).mean(0) - before
-        row |= estimates.estimate_cells("control change", estimates.estimate(control_change))
-        row |= estimates.estimate_cells("change beyond control", estimates.estimate(after - before - control_change))
+        control = torch.stack(list(controls)).mean(0)
+        row |= estimates.estimate_cells("control change", change(before, control))
+        row |= estimates.estimate_cells("change beyond control", change(control, after))
     return row
 
 

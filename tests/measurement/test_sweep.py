@@ -48,8 +48,12 @@ def test_every_row_is_what_a_measurement_by_hand_says():
 def test_an_edit_of_the_sink_stands_out_from_random_ones_and_a_null_does_not():
     model = si.load("sinkinterp/demo-softmax")
     tokens = torch.randint(64, (37, 16), generator=torch.Generator().manual_seed(0))
-    row, *_ = si.sweep(model, tokens, [si.SwapPositions(0, 4)], control="random").records()[1:]
+    none, row = si.sweep(model, tokens, [si.SwapPositions(0, 4)], control="random").records()
     assert row["change high"] < -0.8 and abs(row["control change"]) < 0.1
+    before, after = (si.measure(model, tokens, edits=edits) for edits in ([], si.SwapPositions(0, 4)))
+    for cells, rate in ((none, before.sink_rate()), (row, after.sink_rate())):
+        assert (cells["value"], cells["value low"], cells["value high"]) == (rate.mean, rate.low, rate.high)
+    assert row["change low"] < row["change"] or row["change"] == -1  # equal in all texts is no interval of a point
     assert row["change beyond control"] == pytest.approx(row["change"] - row["control change"])
     by_loss = si.sweep(subject_of("gpt2"), TOKENS, [ZeroKeyBias(kv_heads=[(1, 2)])], metric=loss, control=2)
     assert abs(by_loss.records()[1]["change"]) < 1e-6 and "mean of 2 random" in by_loss.note
