@@ -65,7 +65,8 @@ def test_a_long_pass_is_said_again_until_it_ends(monkeypatch, capfd):
         text = ""
         while text.count("\n") < 2:
             text += capfd.readouterr().err
-    assert all(line.startswith("measuring 0/1, 00:") for line in text.splitlines())
+    whole = text[: text.rindex("\n")].splitlines()  # the last one may be read in part
+    assert all(line.startswith("measuring 0/1, 00:") for line in whole), text
 
 
 def test_work_of_unknown_size_says_how_much_is_done_and_a_new_part_has_a_bar_of_its_own(clock, capsys):
