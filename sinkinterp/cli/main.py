@@ -106,10 +106,15 @@ class Program(TyperGroup):
 
 
 def in_options(message: str, options: Mapping[str, str]) -> str:
-    """The message of a function with its arguments, such as length=64, as options of the command: --length 64."""
+    """The message of a function with its arguments, such as length=64, as options of the command: --length 64.
+
+    A call in quotation marks is what was typed, and stays.
+    """
 
     def option(found: re.Match[str]) -> str:
-        name, value = found.groups()
+        typed, name, value = found.groups()
+        if typed:
+            return typed
         if value == "..." and name not in options:  # an option that repeats gives a list, such as --layer for layers
             name = name.removesuffix("s")
         bare = value.strip("\"'")
@@ -117,7 +122,7 @@ def in_options(message: str, options: Mapping[str, str]) -> str:
             return found[0]
         return options[name] if value in ("...", "True") else f"{options[name]} {value if ' ' in bare else bare}"
 
-    return re.sub(r"""(?<![\w.?&-])([a-z]\w*)=(\.{3}|"[^"]*"|'[^']*'|[^\s,;:()]+)""", option, message)
+    return re.sub(r"""('\w+\([^']*')|(?<![\w.?&-])([a-z]\w*)=(\.{3}|"[^"]*"|'[^']*'|[^\s,;:()]+)""", option, message)
 
 
 def _print_error(message: str) -> None:

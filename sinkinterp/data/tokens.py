@@ -14,7 +14,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ..checks import LARGEST, InputError, check_count, check_memory, instance_of, is_whole, unicode_text, whole_number
+from ..checks import LARGEST, InputError, check_count, check_memory, instance_of, unicode_text, whole_number
 from .choices import Bos
 from .given_tokenizer import appended_tokens, check_has, check_one_bos, is_chat, rendered
 from .texts import Texts, is_blank, source_of, text_in
@@ -277,8 +277,6 @@ def items_of(given: Any) -> list[Any]:
     items = _items_in(given)
     if not items and not (isinstance(given, Sized) and len(given) == 0):
         fix = "; give one of its columns" if hasattr(given, "columns") else ""
-        if is_whole(given):
-            fix = f"; sequences={given} or length={given}, without tokens, are of the usual text"
         raise _misread(f"a {type(given).__name__} is neither a text nor token ids{fix}")
     return items
 

@@ -353,6 +353,8 @@ def _written(subject: Subject, tokens: Tokens, answer: str | None, instead: str 
     both_or_none(answer, instead, "answer= and instead=")
     if answer is None or instead is None:
         return None
+    if answer == instead:
+        raise InputError(f"answer and instead are both {answer!r}, whose logits are equal")
     right, wrong = (torch.tensor(answer_token(subject, text)).expand(len(tokens)) for text in (answer, instead))
     return explanation.Written(answer, instead, lens.logit_parts(subject, tokens, right, wrong))
 

@@ -94,6 +94,9 @@ def place_or_token(
     InputError for positions that are the first or the last, and for layers that do not attend.
     """
     subject, given = equal_inputs_of(model, tokens)
+    if positions is PLACES and given.shape[1] < (least := max(PLACES) + 2):
+        fix = f"read texts of {least} tokens or more, or give positions=[...] that these have"
+        raise InputError(f"positions 5, 10 and 33 are asked about, and the texts have {given.shape[1]} tokens; {fix}")
     places = different_numbers(positions, "positions", 2, given.shape[1] - 2)
     attending = subject.shape.attention_layers
     depths = attending if layers is None else sorted(different_numbers(layers, "layers", 0, attending[-1]))

@@ -25,6 +25,7 @@ from ..table import HEAD, LAYER, Cell, Table, no_estimate
 
 WIDEST = 12  # points, of a line whose share is 1
 NOTHING = "nothing"  # is cut
+SINK = 0.3  # of a head's attention, as the paper counts sinks
 _IN_BLOCK = {"head": 0.0, "neuron": 0.3, "MLP": 0.6, "bias": 0.6}  # how far down its block a part stands
 SHARE = "share"  # a column
 DRAWN = 0.1  # the least share of a line that is drawn of such rows
@@ -340,7 +341,13 @@ class Explanation:
     def sentence(self) -> str:
         """The answer in plain words."""
         found = self.path or self.no_path
-        return "\n".join([*map(self._of_head, self.strongest_first), *([found.sentence()] if found else [])])
+        weak = not any(head.alpha.mean() > SINK for head in self.heads)
+        none = [
+            f"No head here gives {self.target} more than {SINK} of its attention: there is hardly a sink to explain."
+        ]
+        return "\n".join(
+            [*map(self._of_head, self.strongest_first), *([found.sentence()] if found else []), *none * weak]
+        )
 
     @property
     def strongest_first(self) -> list[HeadScore]:

@@ -61,7 +61,11 @@ def quantities(report: Readings, epsilon: float, places: Iterable[int] = ()) -> 
         Quantity("alpha_1, mean over heads", report.alpha().mean((1, 2)), *alpha_nulls, ends=SHARES),
         Quantity("alpha_1 of raw weights", report.raw_alpha().mean((1, 2)), is_telling=has_proxies),
         *_of_slot(report, epsilon),
-        Quantity("off-sequence mass, mean over heads", off.mean((1, 2)), is_telling=bool(off.abs().max() > 1e-5)),
+        Quantity(
+            "off-sequence mass (1 - row sum), mean over heads",
+            off.mean((1, 2)),
+            is_telling=bool(off.abs().max() > 1e-5),
+        ),
         Quantity("value-norm ratio, mean over kv heads", values.mean((1, 2)), null=1.0, ends=SIZES),
         Quantity("key-norm ratio, mean over kv heads", keys.mean((1, 2)), null=1.0, ends=SIZES),
         Quantity("residual-norm ratio, largest over blocks", largest, null=1.0, ends=SIZES),

@@ -5,7 +5,7 @@ from enum import StrEnum
 from types import ModuleType
 
 from .._experiments import FOLDER, module
-from ..checks import InputError, choice, nearest
+from ..checks import InputError, choice, instance_of, nearest
 
 
 class Scale(StrEnum):
@@ -29,7 +29,7 @@ def experiment_names() -> list[str]:
 
 def full_name(beginning: str) -> str:
     """The one experiment whose name begins so. Raises InputError for none or several."""
-    names = experiment_names()
+    names, beginning = experiment_names(), instance_of(beginning, str, "an experiment has a name, such as 'table07'")
     matches = [name for name in names if name == beginning] or [name for name in names if name.startswith(beginning)]
     if len(matches) == 1:
         return matches[0]

@@ -76,7 +76,12 @@ def test_the_interval_of_a_rate_is_that_of_the_report_within_0_and_1_and_no_poin
 def test_no_interval_of_two_texts_leaves_the_range_of_its_quantity():
     tokens = torch.cat((torch.full((1, 16), 5), torch.arange(16)[None] % 7))  # the sinks of the two are far apart
     report = si.measure("sinkinterp/repeats-softmax", tokens, progress=False)
-    free = ("score gap", "alpha_1 of raw weights", "off-sequence mass, mean over heads", "loss, nats per token")
+    free = (
+        "score gap",
+        "alpha_1 of raw weights",
+        "off-sequence mass (1 - row sum), mean over heads",
+        "loss, nats per token",
+    )
     n_clipped = 0
     for table in overview_tables(report):
         for row in table.records():
