@@ -128,15 +128,15 @@ class Planned:
         return tables
 
 
+_NAMES = typer.Argument(
+    help="Experiments, or beginnings of names: table07; or all. See `sinkinterp list experiments`.",
+    autocompletion=beginning(experiment_names),
+    metavar="NAME",
+)
+
+
 def reproduce(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            help="Experiments, or beginnings of names: table07; or all. See `sinkinterp list experiments`.",
-            autocompletion=beginning(experiment_names),
-            metavar="NAME",
-        ),
-    ],
+    names: Annotated[list[str], _NAMES],
     *,
     asked: Asked,
     dry_run: Annotated[bool, option("Say how many hours it takes, and run nothing.", "--dry-run")] = False,
