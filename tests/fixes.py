@@ -438,7 +438,7 @@ TYPED = {
         "cli('measure TEXTUAL --prompt one --sequences 3')",
         "[written('texts.txt', 'one two three'), cli('measure TEXTUAL --text texts.txt')]",
     ),
-    "read texts of {} tokens: --length": (
+    "use --length {}, and longer texts if they have less": (
         "cli('explain TEXTUAL --place --length 10')", "cli('explain TEXTUAL --place --length 35 --sequences 2')",
     ),
     "and --sink reads attention; leave one of them out": (

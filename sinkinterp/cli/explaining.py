@@ -1,6 +1,6 @@
 """The commands that find causes: why heads look at the first token, and which activations carry a behaviour."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -49,18 +49,19 @@ def explain(
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:
         from ..measurement.explaining import cut_maps, explain as explain_heads
-        from ..measurement.place_or_token import PLACES, place_or_token
+        from ..measurement.place_or_token import LEAST, check_default_places, place_or_token
         from ..pages.page import Section, page
         from ..report.readings import short_name
 
         given.check()
+        longer = f"use --length {LEAST}, and longer texts if they have less"
         if place and given.length is not None:
-            _check_places(given.length, PLACES)
+            check_default_places(given.length, longer)
         options.check_sizes(model, heads, given.length)
         subject = loading.subject(model)
         token_set, seed = given.token_set(subject, model, 64, 32, progress("reading docstrings")), given.seed or 0
         if place:
-            _check_places(token_set.tokens.shape[1], PLACES)
+            check_default_places(token_set.tokens.shape[1], longer)
             bound = place_or_token(subject, token_set, seed=seed, progress=progress("masking"))
             section = Section(bound.title, bound.note, [bound.plot()], [bound])
             of_place = partial(page, f"{short_name(subject.name)}: place or token", [bound.title], [section])
@@ -75,12 +76,6 @@ def explain(
     title = f"{short_name(subject.name)}: why heads look at {found.target}"
     files = written.answer_files(found.sentence, found.tables(), partial(_explained_page, title, found, maps))
     deliver(shown, *files, form=written.format)
-
-
-def _check_places(length: int, places: Sequence[int]) -> None:
-    if length < (least := max(places) + 2):
-        fix = f"read texts of {least} tokens: --length {least}"
-        raise InputError(f"--place asks about positions {', '.join(map(str, places))}; {fix}")
 
 
 def _explained_page(title: str, found: "Explanation", maps: "Mapping[tuple[int, int], list[CutMap]]") -> str:

@@ -199,7 +199,7 @@ def content(
     if isinstance(what, Report):
         return writer_of(f"report{suffix}")(what)
     formats, name = (FORMATS, "a table") if drawn is None else ({}, "a figure")
-    return by_suffix(suffix or ".json" * (drawn is None), formats, name, *PICTURES, *PAGES)(what)
+    return by_suffix(suffix or (".json" if drawn is None else ""), formats, name, *PICTURES, *PAGES)(what)
 
 
 def picture(figure: go.Figure, suffix: str, width: float = 5.5, height: float | None = None) -> Any:

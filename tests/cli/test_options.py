@@ -130,6 +130,7 @@ def test_arguments_in_messages_become_options_of_the_command():
         'a; use bos="never" or a smaller length=...': "a; use --bos never or a smaller --length",
         'it is too large; use device_map="auto"': "it is too large; use --device-map auto",
         "https://x.y/?length=3 and model.length=4, x=2": "https://x.y/?length=3 and model.length=4, x=2",
+        "'Edit(length=3)' is no edit; use length=4": "'Edit(length=3)' is no edit; use --length 4",
     }.items():
         assert in_options(message, options) == expected
 

@@ -47,6 +47,12 @@ def test_a_head_below_uniform_attention_has_no_share_removed():
         assert score.is_above_null is is_above and removed
         assert ("not above uniform" in answer.sentence) == all(share is None for share in removed) == (not is_above)
         assert ("below the others'" in answer.sentence) == bool(score.score.mean() < 0)
+        assert ("hardly a sink to explain" in answer.sentence) == bool(score.alpha.mean() <= 0.3)
+
+
+def test_equal_answers_are_refused_whose_logits_do_not_differ():
+    model, text = "sinkinterp/repeats-softmax", "one two"
+    refused(lambda: si.explain(model, text, answer="a", instead="a", progress=False), "are both 'a'")
 
 
 def test_a_forward_of_a_modules_own_stays():

@@ -17,13 +17,14 @@ from sinkinterp.measurement.sweep import (
     TIMES,
     WITH,
     changes,
+    first_sink_rate,
     importance,
     loss,
     spread,
     with_other_token,
     without_sink,
 )
-from sinkinterp.metrics.estimates import estimate
+from sinkinterp.metrics.estimates import change_of_rates, estimate
 from sinkinterp.table import BLOCK, EDIT, LOSS
 
 TOKENS = tokens_of(13)
@@ -53,7 +54,9 @@ def test_an_edit_of_the_sink_stands_out_from_random_ones_and_a_null_does_not():
     before, after = (si.measure(model, tokens, edits=edits) for edits in ([], si.SwapPositions(0, 4)))
     for cells, rate in ((none, before.sink_rate()), (row, after.sink_rate())):
         assert (cells["value"], cells["value low"], cells["value high"]) == (rate.mean, rate.low, rate.high)
-    assert row["change low"] < row["change"] or row["change"] == -1  # equal in all texts is no interval of a point
+    change = change_of_rates(first_sink_rate(before), first_sink_rate(after), paired=True)
+    assert (row["change"], row["change low"], row["change high"]) == (change.mean, change.low, change.high)
+    assert (none["change low"], none["change high"]) == (0, 0) and row["change low"] < row["change high"]
     assert row["change beyond control"] == pytest.approx(row["change"] - row["control change"])
     by_loss = si.sweep(subject_of("gpt2"), TOKENS, [ZeroKeyBias(kv_heads=[(1, 2)])], metric=loss, control=2)
     assert abs(by_loss.records()[1]["change"]) < 1e-6 and "mean of 2 random" in by_loss.note
