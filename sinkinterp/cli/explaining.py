@@ -49,12 +49,12 @@ def explain(
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:
         from ..measurement.explaining import cut_maps, explain as explain_heads
-        from ..measurement.place_or_token import LEAST, check_default_places, place_or_token
+        from ..measurement.place_or_token import SHORTEST, check_default_places, place_or_token
         from ..pages.page import Section, page
         from ..report.readings import short_name
 
         given.check()
-        longer = f"use --length {LEAST}, and longer texts if they have less"
+        longer = f"use --length {SHORTEST}, and longer texts if they have less"
         if place and given.length is not None:
             check_default_places(given.length, longer)
         options.check_sizes(model, heads, given.length)

@@ -38,7 +38,7 @@ K, FIRST, LAST, SINK_K, ALPHA_K = "k", "first layer", "last layer", "Sink_k", "a
 ENTRY, OTHER, OTHER_PLACE, MASSIVE = "entry over token 1's", "strongest other alpha", "its k", "massive tokens"
 LEAST, HALF = 0.05, 0.5  # Sink_k of no sink; the part of Sink_1 that makes a sink
 PLACES = (5, 10, 33)  # positions that are asked about by default
-LEAST = max(PLACES) + 2  # tokens, of texts that have a token before and behind each
+SHORTEST = max(PLACES) + 2  # tokens, of texts that have a token before and behind each
 Row = Mapping[str, Cell]
 
 
@@ -96,7 +96,7 @@ def place_or_token(
     """
     subject, given = equal_inputs_of(model, tokens)
     if positions is PLACES:
-        check_default_places(given.shape[1], f"read texts of {LEAST} tokens or more, or give positions=[...] they have")
+        check_default_places(given.shape[1], f"read texts of {SHORTEST} tokens or more, or give positions=[...] they have")
     places = different_numbers(positions, "positions", 2, given.shape[1] - 2)
     attending = subject.shape.attention_layers
     depths = attending if layers is None else sorted(different_numbers(layers, "layers", 0, attending[-1]))
@@ -120,7 +120,7 @@ def place_or_token(
 
 def check_default_places(length: int, fix: str) -> None:
     """Raises InputError, which ends in `fix`, for texts that are too short for the default positions."""
-    if length < LEAST:
+    if length < SHORTEST:
         asked = ", ".join(map(str, PLACES))
         raise InputError(f"positions {asked} are asked about by default, and these texts have {length} tokens; {fix}")
 

@@ -72,10 +72,14 @@ def test_the_page_follows_the_viewer_back_and_forth(opened):
 
 
 def test_figures_are_light_on_paper(opened):
-    opened.emulate_media(color_scheme="dark")
-    for event, theme in (("beforeprint", LIGHT), ("afterprint", DARK)):
-        opened.evaluate(f"dispatchEvent(new Event('{event}'))")
-        opened.wait_for_function(IS_ON, arg=theme.background, polling=100)
+    opened.emulate_media(color_scheme="light")
+    opened.wait_for_function(IS_ON, arg=LIGHT.background, polling=100)
+    opened.evaluate("dispatchEvent(new Event('beforeprint'))")
+    opened.emulate_media(color_scheme="dark")  # its event may come after that of printing
+    opened.evaluate("new Promise((done) => setTimeout(done, 200))")
+    opened.wait_for_function(IS_ON, arg=LIGHT.background, polling=100)
+    opened.evaluate("dispatchEvent(new Event('afterprint'))")
+    opened.wait_for_function(IS_ON, arg=DARK.background, polling=100)
     opened.emulate_media(media="print", color_scheme="dark")
     assert opened.evaluate("getComputedStyle(document.body).backgroundColor") == rgb(LIGHT.background)
     opened.emulate_media(media="screen", color_scheme="light")

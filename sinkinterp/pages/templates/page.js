@@ -122,8 +122,9 @@
   /** The layout of a figure, from traces without their numbers. */
   const layoutOf = ({ figure: { data, layout }, isSmall }) =>
     shown({ data: data.map((trace) => ({ colorbar: trace?.colorbar, xaxis: trace?.xaxis })), layout }, false, isSmall).layout;
-  const draw = async (drawing, isDark = prefersDark.matches) => {
-    const { data, layout } = shown(drawing.figure, isDark, drawing.isSmall);
+  let isPrinting = false;
+  const draw = async (drawing) => {
+    const { data, layout } = shown(drawing.figure, prefersDark.matches && !isPrinting, drawing.isSmall);
     reserve(drawing, layout);
     await Plotly.react(drawing.id, data, layout, { ...CONFIG, staticPlot: drawing.isSmall });
     drawing.isDrawn = true;
@@ -140,7 +141,8 @@
     const reason = window.Plotly ? message : `${settings.plotly} was not loaded`;
     drawing.place.textContent = `This figure could not be drawn: ${reason}.`;
   };
-  const redraw = (isDark) => figures.filter(({ isDrawn }) => isDrawn).forEach((figure) => draw(figure, isDark));
+  const redraw = () => figures.filter(({ isDrawn }) => isDrawn).forEach(draw);
+  const print = (event) => { isPrinting = event.type === "beforeprint"; if (prefersDark.matches) redraw(); };
   const isFolded = ({ place }) => place.closest("details:not([open]) > :not(summary)") !== null;
 
   /** Draws the figures that are in sight and not drawn yet; the page answers meanwhile. */
@@ -189,15 +191,15 @@
     await plotlyLoaded();
     document.querySelectorAll("details").forEach((folded) => folded.addEventListener("toggle", drawMissing));
     await drawMissing();
-    prefersDark.addEventListener("change", () => redraw(prefersDark.matches));
+    prefersDark.addEventListener("change", redraw);
     isNarrow.addEventListener("change", () => {
       const large = figures.filter(({ isDrawn, isSmall }) => isDrawn && !isSmall);
       large.forEach(({ id }) => Plotly.purge(id)); // Plotly does not turn a colour bar that is drawn
-      redraw(prefersDark.matches);
+      redraw();
       large.forEach(listenToPoints);
     });
-    addEventListener("beforeprint", () => prefersDark.matches && redraw(false));
-    addEventListener("afterprint", () => prefersDark.matches && redraw(true));
+    addEventListener("beforeprint", print);
+    addEventListener("afterprint", print);
     document.body.dataset.ready = "true";
   };
   start();
