@@ -96,7 +96,8 @@ def place_or_token(
     """
     subject, given = equal_inputs_of(model, tokens)
     if positions is PLACES:
-        check_default_places(given.shape[1], f"read texts of {SHORTEST} tokens or more, or give positions=[...] they have")
+        longer = f"read texts of {SHORTEST} tokens or more, or give positions=[...] they have"
+        check_default_places(given.shape[1], longer)
     places = different_numbers(positions, "positions", 2, given.shape[1] - 2)
     attending = subject.shape.attention_layers
     depths = attending if layers is None else sorted(different_numbers(layers, "layers", 0, attending[-1]))
