@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from transformers import PreTrainedModel
 
 from ..checks import InputError, instance_of, nearest
-from ..data.choices import Dtype, dtype_name
+from ..data.choices import Dtype
 from ..data.given_tokenizer import is_tokenizer, plain_tokenizer
 from .attached import inside_compiled
 from .encoder import EncoderDecoderSubject, EncoderInput, check_encoder
@@ -158,8 +158,8 @@ def _kept(tokenizer: Any) -> Any:
 
 
 def _dtype(given: Any) -> Any:
-    """A dtype of torch, "auto" or None, from one of torch or its name, which may be a short one, such as bf16."""
-    found = getattr(torch, dtype_name(given), None) if isinstance(given, str) else given
+    """A dtype of torch, "auto" or None, from one of torch or its name."""
+    found = getattr(torch, given, None) if isinstance(given, str) else given
     is_float = isinstance(found, torch.dtype) and found.is_floating_point
     if given not in (None, "auto") and not is_float:
         raise InputError(f"{given!r} is not a dtype that models run in; use {', '.join(Dtype)}")

@@ -1,6 +1,5 @@
 """Choices that a user names: the rule about BOS, how random tokens are drawn, and the dtype of a model."""
 
-import re
 from enum import StrEnum
 
 
@@ -42,12 +41,3 @@ class Dtype(StrEnum):
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
-
-
-def dtype_name(name: str) -> str:
-    """The name that torch gives to the dtype of a usual name, such as bf16 or torch.half; other names as they are."""
-    plain = name.lower().removeprefix("torch.")
-    return "float16" if plain == "half" else re.sub(r"^(bf|fp?)(16|32)$", lambda m: f"{_KINDS[m[1]]}{m[2]}", plain)
-
-
-_KINDS = {"bf": "bfloat", "f": "float", "fp": "float"}

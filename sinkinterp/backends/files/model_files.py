@@ -8,7 +8,7 @@ tokenizer.
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
-from ...checks import InputError, check_installed, check_memory, is_whole, nearest, refusal, refusing
+from ...checks import InputError, check_installed, check_memory, nearest, refusal, refusing
 from ...data.hub import asking_hub
 from ...files import check_is_file
 from ...lm import model as ours  # noqa: F401  transformers' auto classes then know our models
@@ -74,9 +74,6 @@ def _read_gguf(file: Path) -> tuple[dict[str, Any], Any]:
     return read_gguf_metadata(str(file))
 
 
-_FACTORS = "rope_freqs.weight"  # of the frequencies of rotation, in a GGUF file
-
-
 @refusing
 def _check_gguf(file: Path) -> Iterator[str]:
     """Why transformers would build another model than the file holds: it gives sizes that are not said defaults."""
@@ -86,37 +83,9 @@ def _check_gguf(file: Path) -> Iterator[str]:
     if lacking := [f"{kind}.{name}" for name, size in sizes.items() if not isinstance(size, int)]:
         yield f"{file} does not say how large the model is ({', '.join(lacking)})"
     layers, width = (int(size or 0) for size in sizes.values())
-    if (parts := metadata.get("split.count", 1)) > 1:
-        yield f"{file} holds a part of a model that is split into {parts} files, and transformers reads one"
     least, bits = layers * width**2, 8 * file.stat().st_size  # a square matrix for each layer, of 1 bit a weight
     if least > bits:
         yield f"{file} is smaller than {layers:,} layers of {width:,} dimensions, which it says"
-
-
-def _rotate_as_llama3(model: PreTrainedModel, file: Path) -> None:
-    """Divides the frequencies of rotation by those that a GGUF file of Llama 3.1 to 3.3 holds, as llama.cpp does.
-
-    transformers does not read them. Other factors are left, and then refused as a tensor that the model does not take.
-    """
-    from gguf import GGUFReader
-
-    if _FACTORS not in _read_gguf(file)[1] or not getattr(model.config, "rope_parameters", None):
-        return
-    (tensor,) = [tensor for tensor in GGUFReader(file).tensors if tensor.name == _FACTORS]
-    factors = torch.tensor(tensor.data.tolist())
-    rotations = {name: m for name, m in model.named_modules() if isinstance(getattr(m, "inv_freq", None), torch.Tensor)}
-    before, plain = model.config.rope_parameters, [module.inv_freq for module in rotations.values()]
-    numbers = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-    llama3 = {"rope_type": "llama3", "factor": float(factors.max()), **numbers}
-    model.config.rope_parameters = {**before, **llama3}
-    made = {name: type(module)(config=model.config) for name, module in rotations.items()}
-    pairs = zip(plain, made.values(), strict=True)
-    is_same = all(x.shape == factors.shape and torch.allclose(x.cpu() / factors, m.inv_freq) for x, m in pairs)
-    if not (rotations and is_same):
-        model.config.rope_parameters = before
-        return
-    for name, module in made.items():
-        model.set_submodule(name, module.to(plain[0].device))
 
 
 def origin_of(source: str | Path) -> str:
@@ -187,7 +156,6 @@ def load_model(
     Weights are checked by the sha256.json beside them. A GGUF file without one does not show that it is damaged.
     """
     given, source = source, located(source)
-    _check_places(device_map)
     if folder := adapter_folder(source):
         base = base_of(folder)
         try:
@@ -217,8 +185,6 @@ def load_model(
             **_place_of(source), **how, dtype=dtype, device_map=device_map, trust_remote_code=False,
             output_loading_info=True, ignore_mismatched_sizes=True,  # which are refused below, by name
         )  # fmt: skip
-    if is_gguf(source):
-        _rotate_as_llama3(model, Path(source))
     check_read_whole(source, model, loading)
     return model
 
@@ -260,20 +226,6 @@ def _has_tokenizer(path: Path) -> bool:
     return not path.is_dir() or any(path.glob("tokenizer*"))
 
 
-@refusing
-def _check_places(device_map: DeviceMap) -> Iterator[str]:
-    """GPUs that are not here, and what is not a device."""
-    count = torch.cuda.device_count()
-    for place in device_map.values() if isinstance(device_map, Mapping) else (device_map,):
-        device = f"cuda:{place}" if is_whole(place) else str(place)
-        if not isinstance(place, str | torch.device | None) and not is_whole(place):
-            yield f"a device is a name or the number of a GPU, such as cpu, cuda:0 or 0; got {place!r:.40}"
-        index = device.partition(":")[2] or "0"
-        if device.startswith("cuda") and not (index.isdecimal() and int(index) < count):
-            has = f"has {count} GPUs, cuda:0 to cuda:{count - 1}" if count else "has no GPU that torch can use"
-            yield f"there is no device {device}: this machine {has}; name another, auto or cpu"
-
-
 def newest_in(source: Any) -> Any:
     """The folder of the newest checkpoint in that of a run of ours; anything else itself."""
     if not isinstance(source, str | Path) or os.path.exists(os.path.join(source, "config.json")):
@@ -304,13 +256,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 _WHOLE = ("BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64")  # what safetensors calls them
 _CONSTANT = re.compile(r"(^|\.)(inv_freq|original_inv_freq|masked_bias|position_ids)$")  # models compute them
 _MTP = ("num_mtp_layers", "num_nextn_predict_layers")  # how many layers predict later tokens
-_ITS_CONFIG = "take the config.json that was saved with these weights"
-_UNQUANTISED = "take the model that was quantised"
-_FIXES = {  # what names of tensors show -> what a user does
-    "lora_": "merge the adapter first: model.merge_and_unload().save_pretrained(FOLDER)",
-    "scale": f"they are quantised: {_ITS_CONFIG}, with its quantization_config",
-    "absmax": f"they are quantised: {_ITS_CONFIG}, with its quantization_config",
-}
+_OWN = "take the weights and the config.json that save_pretrained wrote together, not quantised otherwise"
 
 
 @refusing
@@ -321,19 +267,14 @@ def check_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype | s
     of them together. Transformers would first make a model of that size. `is_spread`: weights go where a device
     map says, so that the memory of this machine does not count.
     """
-    quantised, read = getattr(config, "quantization_config", None), _files_read(folder)
-    if absent := [file.name for file in read if not file.is_file()]:
-        yield f"{absent[0]} is not in {folder}, and its index names it; copy the folder again"
+    read = _files_read(folder)
     files = read or sorted(folder.glob("*.safetensors"))
-    shapes = [shape for file in files for shape in _shapes(file, quantised is None).values()]
-    if isinstance(quantised, dict) and not _is_known(quantised):
-        who = quantised.get("quant_method", "an unnamed method")
-        yield f"{folder} holds weights that {who} quantised, which transformers does not read; {_UNQUANTISED}"
+    is_plain = not _is_quantised(getattr(config, "quantization_config", None))
+    shapes = [shape for file in files for shape in _shapes(file, is_plain).values()]
     if (folder / "adapter_config.json").is_file():
-        yield f"{folder} holds a model and an adapter; {_FIXES['lora_']}"
-    unread = sorted({file.name for file in folder.glob("model-*-of-*.safetensors")} - {file.name for file in read})
-    if read and unread:
-        yield f"{unread[0]} of {folder} belongs to no model that is read there"
+        yield f"{folder} holds a model and an adapter; merge them: model.merge_and_unload().save_pretrained(FOLDER)"
+    if read and (unread := sorted({*folder.glob("model-*-of-*.safetensors")} - {*read})):
+        yield f"{unread[0]} belongs to no model that is read there"
     text, elements = config.get_text_config(decoder=True), sum(map(prod, shapes))
     layers, width, vocab = (getattr(text, name, 0) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
     are_sizes = all(isinstance(size, int) for size in (layers, width, vocab))  # transformers says what else is wrong
@@ -345,16 +286,11 @@ def check_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype | s
         check_memory(size * elements, f"the weights of {folder} in {dtype}", fix)
 
 
-def _is_known(quantised: dict[str, Any]) -> bool:
-    """Whether transformers reads weights that were quantised so; it leaves out others without an error."""
-    bits = quantised.get("load_in_8bit") or quantised.get("load_in_4bit")  # of bitsandbytes, whose name came later
-    return bool(bits) or quantised.get("quant_method") in AUTO_QUANTIZATION_CONFIG_MAPPING
-
-
-_WRAPPED = {  # how names of tensors begin in a wrapper of torch
-    "module.": "save what it wraps, model.module.save_pretrained(FOLDER)",
-    "_orig_mod.": "save what it wraps, model._orig_mod.save_pretrained(FOLDER)",
-}
+def _is_quantised(how: Any) -> bool:
+    """Whether weights are quantised in a way that transformers reads; it leaves out others without an error."""
+    said = how if isinstance(how, dict) else {}
+    bits = said.get("load_in_8bit") or said.get("load_in_4bit")  # of bitsandbytes, whose name came later
+    return bool(bits) or said.get("quant_method") in AUTO_QUANTIZATION_CONFIG_MAPPING
 
 
 @refusing
@@ -368,20 +304,12 @@ def check_read_whole(source: str | Path, model: PreTrainedModel, loading: Mappin
     shapes = dict.fromkeys(_read_gguf(file)[1], ()) if file.is_file() else _shapes_of(source)
     surplus = [*loading["unexpected_keys"], *(_not_in_gguf_map(shapes, model) if file.is_file() else ())]
     surplus = sorted({name for name in surplus if not _is_left_out(name, shapes, model)})
-    fix = next((fix for mark, fix in _FIXES.items() if any(mark in name for name in surplus)), None)
-    saved: Any = getattr(transformers, (model.config.architectures or [""])[0], None)
-    if fix is None and type(model) is not saved and getattr(saved, "config_class", None) is type(model.config):
-        fix = f"load it with {saved.__name__}.from_pretrained, and give the model itself"
     absent = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
-    if mark := next((mark for mark in _WRAPPED if shapes and all(name.startswith(mark) for name in shapes)), ""):
-        yield f"the names of all tensors of {source} begin with {mark!r}, those of a wrapper; {_WRAPPED[mark]}"
-    if absent and "lora_" not in "".join(surplus):
-        yield f"{source} has no fitting weights for {', '.join(absent[:3])}"
-    surplus = surplus or next((names[1:] for names in _by_parameter(shapes, model).values() if len(names) > 1), [])
-    if surplus:
+    if absent:
+        yield f"{source} has no fitting weights for {', '.join(absent[:3])}; {_OWN}"
+    if surplus := surplus or next((names[1:] for names in _by_parameter(shapes, model).values() if len(names) > 1), []):
         more = f" and {len(surplus) - 3} more" if len(surplus) > 3 else ""
-        fix = "take the model's own weights, as safetensors" if file.is_file() else fix or _ITS_CONFIG
-        yield f"{source} holds {', '.join(surplus[:3])}{more}, which the model does not take; {fix}"
+        yield f"{source} holds {', '.join(surplus[:3])}{more}, which the model does not take; {_OWN}"
 
 
 def _files_read(folder: Path) -> list[Path]:
@@ -411,20 +339,9 @@ def _shapes(file: Path, is_plain: bool) -> dict[str, tuple[int, ...]]:
         slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118  no mapping
         for name, part in slices.items():
             kind = part.get_dtype()
-            is_packed = kind in _WHOLE and name.endswith("weight")  # not a mask
-            quantiser = _quantiser(slices) if is_packed else ""
-            if quantiser and (is_plain or quantiser == "MLX"):  # whose quantization_config transformers cannot read
-                raise InputError(f"{file} holds weights that {quantiser} quantised; {_UNQUANTISED}")
-            if kind == "C64" or (is_plain and is_packed):
-                raise InputError(f"{file} holds {name} as {kind}, which is not a weight")
+            if kind == "C64" or (is_plain and kind in _WHOLE and name.endswith("weight")):  # not a mask
+                raise InputError(f"{file} holds {name} as {kind}, which is not a weight; {_OWN}")
         return {name: tuple(part.get_shape()) for name, part in slices.items()}
-
-
-def _quantiser(names: Iterable[str]) -> str:
-    """What quantised weights of these names; empty for a way that is not known."""
-    endings = {name.rpartition(".")[2] for name in names}
-    marks = {"g_idx": "GPTQ", "qzeros": "GPTQ or AWQ", "absmax": "bitsandbytes", "biases": "MLX"}
-    return next((who for mark, who in marks.items() if mark in endings), "")
 
 
 def _not_in_gguf_map(names: Shapes, model: PreTrainedModel) -> Iterator[str]:
@@ -464,8 +381,6 @@ def _is_left_out(name: str, shapes: Shapes, model: PreTrainedModel) -> bool:
     is_mask = len(shape) == 4 and shape[:2] == (1, 1) and shape[2] == shape[3] and name.endswith("bias")
     if is_mask or _CONSTANT.search(name) or name in buffers or f"{model.base_model_prefix}.{name}" in buffers:
         return True
-    if name == _FACTORS:
-        return (getattr(model.config, "rope_parameters", None) or {}).get("rope_type") == "llama3"
     text = model.config.get_text_config(decoder=True)
     depth, count = getattr(text, "num_hidden_layers", 0), max(getattr(text, key, None) or 0 for key in _MTP)
     layer = re.match(r"(?:.*?\.)?(\d+)\.", name)
