@@ -5,14 +5,17 @@ from dataclasses import replace
 
 import plotly.graph_objects as go
 
+from sinkinterp.attention import RESIDUAL
 from sinkinterp.backends.subject import Subject
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import Tokens, TokenSet
 from sinkinterp.interventions import RemoveColumn
-from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.measurement.sweep import ALL, CONTROL, FAR, NEAR, TIMES, WITH, spread
+from sinkinterp.measurement.measure import answers_of
+from sinkinterp.measurement.sweep import ALL, CONTROL, FAR, NEAR, TIMES, WITH, Changes, spread_table, with_other_token
+from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS, Metric
 from sinkinterp.plots.theme import sweep_figure
+from sinkinterp.report.report import Report
 from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import BLOCK, EDIT, INPUT, LENGTH, MODEL, Table
 
@@ -32,40 +35,58 @@ RULE = (
 )
 # Barbero et al. 2025 (2504.02732): in Gemma 7B a perturbed token changes later tokens less with BOS than without
 MODELS = text_models()
-PARTS = {(DOCSTRINGS, 64): (16, 16), ("C4", 64): (32, 16)}  # texts, and those of larger models
+PARTS = {(DOCSTRINGS, 64): (16, 16), ("C4", 64): (64, 64), ("C4", 512): (2, 2)}  # texts, and those of larger models
 PLACE, LAST, TEXTS = "place", "last output", "n"
 EVERYWHERE = "first key hidden from all layers"  # where the next token may become the sink
 BEHIND = "first key hidden behind its writer"
 EVERY, MOST = "every key that is a sink then hidden behind the writer", 8
+JUDGED, SHORT = (WITH, EVERY, CONTROL), 64  # of longer texts the rows that rules read are made alone
 HIDDEN = "hidden tokens"
 
 
 def measure(case: Case, progress: Progress) -> Table:
     """Returns a row per text, edit and block, with the start that the model was trained with."""
-    parts = [of_text(case, *part, progress) for part in PARTS if part[0] in (DOCSTRINGS, *corpora())]
+    context = case.subject.shape.n_ctx or max(most for _, most in PARTS)
+    asked = [(text, most) for text, most in PARTS if text in (DOCSTRINGS, *corpora()) and most <= max(SHORT, context)]
+    parts = [of_text(case, *part, progress) for part in asked]
     notes = [note for table in parts for note in (table.note, absent()) if note]
     return Table.of(CLAIM, "; ".join(dict.fromkeys(notes)), tuple(row for table in parts for row in table.records()))
 
 
 def of_text(case: Case, text: str, most: int, progress: Progress) -> Table:
     """The rows of one text, of `most` tokens or what the model can read."""
-    n, length = PARTS[text, most][case.most is not None], case.size(length=most)[1]
-    tokens = tokens_of(case, text, (n, length), progress)
+    size = PARTS[text, most][case.most is not None], case.size(length=most)[1]
+    tokens = tokens_of(case, text, size, progress)
+    n, length = tokens.shape
     progress(f"changing a token of {case.subject.name}, {text}, T={length}")(0, 1)
     last, at = case.subject.shape.n_layers, length // 3 + int(case.start is Bos.ALWAYS)
-    behind = range(massive_dims(case.subject, TokenSet.of(tokens)).onset, last)
-    hidden = sinks_then(case.subject, tokens, behind)
-    edits = without_sink(at // 2, behind, hidden)
-    table = spread(case.subject, tokens, position=at, edits=edits)
-    effects = Effects(layers=tuple(behind))
-    checks = effects.rows(case.subject, TokenSet.of(tokens), {name: [edit] for name, edit in edits.items() if edit})
+    # the first token sees no other one, so the beginning of a text is enough
+    behind = range(massive_dims(case.subject, TokenSet.of(tokens[:, :SHORT])).onset, last)
+    later = Metric("later residuals", RESIDUAL, lambda x: x[:, at + 1 :].float())
+    effects = Effects(layers=tuple(behind), also=(later,))
+    hidden, of_hidden = sinks_then(effects, case.subject, tokens)
+    asked = without_sink(at // 2, behind, hidden)
+    asked = {name: asked[name] for name in (asked if length <= SHORT else JUDGED)}
+    edits = {next(name for name in asked if asked[name] == edit): edit for edit in asked.values()}  # each is made once
+    reports, runs = dict[str, Report](), dict[str, Changes]()
+    changed = with_other_token(tokens, at)
+    for name, edit in edits.items():
+        is_made = edit == asked[EVERY]
+        report = of_hidden if is_made else effects.report(case.subject, TokenSet.of(tokens), edit)
+        (after,) = answers_of(case.subject, changed, {later.name: later.site.read(later.read)}, edit)
+        before = report.extra(later)
+        change = (after.cpu() - before).norm(dim=-1) / before.norm(dim=-1)
+        reports[name], runs[name] = report, (change, report.extra(NEXT_TOKEN_LOSS).mean(1))
+    table = spread_table(case.subject, tokens, at, runs)
     cells = (*CHECKS, *(f"{LOSS_CHANGE}{end}" for end in ("", " low", " high")))
-    found = {str(row[EDIT]): {name: row[name] for name in cells} for row in checks}
+    found = {str(row[EDIT]): {name: row[name] for name in cells} for row in effects.of_reports(reports)}
     first = {**case.names, INPUT: text, LENGTH: length, TEXTS: n}
-    named = {name: ", ".join(str(i + 1) for edit in edits[name] for i in edit.positions) for name in edits}
     rows = [
-        {**first, PLACE: LAST if row[BLOCK] == last else "", HIDDEN: named[row[EDIT]], **row, **found[str(row[EDIT])]}
-        for row in table.records()
+        {**first, PLACE: LAST if row[BLOCK] == last else "", HIDDEN: _counted(edit), **row, EDIT: name, **found[made]}
+        for name, edit in asked.items()
+        for made in edits
+        if edits[made] == edit
+        for row in table.where(**{EDIT: made}).records()
     ]
     note = (
         f"{text}: {table.note}; {case.subject.revision or 'as saved'}; BOS {case.start}; {case.subject.name}: the "
@@ -75,19 +96,27 @@ def of_text(case: Case, text: str, most: int, progress: Progress) -> Table:
     return Table.of(CLAIM, note, tuple(rows))
 
 
-def sinks_then(subject: Subject, tokens: Tokens, behind: Sequence[int]) -> list[int]:
-    """The first position, and those that are sinks behind the writer once the ones before them are hidden, from 0."""
+def _counted(edits: Sequence[RemoveColumn]) -> str:
+    """The positions that edits hide, from 1."""
+    return ", ".join(str(i + 1) for edit in edits for i in edit.positions)
+
+
+def sinks_then(effects: Effects, subject: Subject, tokens: Tokens) -> tuple[list[int], Report]:
+    """The first position, and those that are sinks behind the writer once the ones before them are hidden, from 0.
+
+    With them the report of the model in which all of them are hidden.
+    """
     hidden = [0]
-    while len(hidden) < MOST:
-        report = measure_model(subject, tokens, edits=[RemoveColumn(positions=hidden, layers=behind)], progress=False)
-        chosen = [i for i, layer in enumerate(report.attention_layers) if layer in behind]
+    while True:
+        edit = RemoveColumn(positions=hidden, layers=effects.layers)
+        report = effects.report(subject, TokenSet.of(tokens), [edit])
+        chosen = [i for i, layer in enumerate(report.attention_layers) if layer in (effects.layers or ())]
         excess = (report.importance - report.null)[:, chosen].mean((0, 1, 2))
         excess = excess[: len(excess) - len(excess) // SEEN_BY + 1]
         excess[hidden] = -1
-        if excess.max() <= MARGIN:
-            break
+        if excess.max() <= MARGIN or len(hidden) == MOST:
+            return hidden, report
         hidden.append(int(excess.argmax()))
-    return hidden
 
 
 def without_sink(control: int, behind: Sequence[int], hidden: Sequence[int]) -> dict[str, Sequence[RemoveColumn]]:

@@ -53,6 +53,7 @@ class Effects:
 
     The predictions that are made at `positions` do not count in the loss: an edit there changes them directly, and
     not by what others attend to. more: other quantities of every sequence, by name. entries: those that are edited.
+    also: what reports measure besides.
     """
 
     positions: tuple[int, ...] = (0,)
@@ -60,6 +61,7 @@ class Effects:
     epsilon: float = 0.3
     more: Mapping[str, Callable[[Report], PerSequence]] = field(default_factory=dict)
     entries: tuple[Entry, ...] = ()
+    also: tuple[Metric, ...] = ()
 
     def rows(
         self,
@@ -86,10 +88,16 @@ class Effects:
         on_run(len(rows), len(rows))
         return rows
 
+    def of_reports(self, reports: Mapping[str, Report]) -> list[dict[str, Cell]]:
+        """The rows of edits whose reports were made before by `report`, the untouched model's first."""
+        values = {name: self._values(report) for name, report in reports.items()}
+        return [self._row(name, after, next(iter(values.values()))) for name, after in values.items()]
+
     def report(self, subject: Subject, token_set: TokenSet, edits: Sequence[Edit] = ()) -> Report:
         """The report of a run, with what rows and their checks need."""
         watched = [Metric("entries", RESIDUAL, self._watched)] if self.entries else []
-        return measure(subject, token_set, edits=edits, instruments=[LOSS, (TOKENS_MASSIVE, *watched)], progress=False)
+        instruments = [LOSS, (TOKENS_MASSIVE, *watched, *self.also)]
+        return measure(subject, token_set, edits=edits, instruments=instruments, progress=False)
 
     def _watched(self, x: Tensor) -> Tensor:
         return torch.stack([x[:, entry.position, entry.dim].float() for entry in self.entries], 1)

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..attention import RESIDUAL, Edit, called, per_sequence
+from ..backends.subject import Subject
 from ..checks import LARGEST, InputError, accepting, check_count, instance_of, whole_number
 from ..data.progress import OnProgress, counting, progress_of
 from ..data.tokens import Tokens, TokensLike
@@ -156,6 +157,7 @@ def _name(metric: ReportMetric) -> str:
 
 NEAR, FAR, ALL, TIMES = "change, near", "change, far", "change", "times the first"
 Later = Float[Tensor, "sequence later"]
+Changes = tuple[Float[Tensor, "sequence block later"], PerSequence]
 NEXT = 8  # positions behind the changed token that count as near
 WITH, HIDDEN, LOGIT, CONTROL = "none", "first key hidden", "sink logit in its place", "control: another key hidden"
 
@@ -196,7 +198,12 @@ def spread(
     changed = with_other_token(given, at, seed)
     named = without_sink(at // 2 or 2) if edits is None else instance_of(edits, Mapping, "edits have names here")
     runs = {name: changes(subject, given, changed, at, some) for name, some in named.items()}
-    before = next(iter(runs.values()))[0]
+    return spread_table(subject, given, at, runs)
+
+
+def spread_table(subject: Subject, given: Tokens, at: int, runs: Mapping[str, Changes]) -> Table:
+    """The table of `spread`, from what `changes` returns for each edit."""
+    length, before = given.shape[1], next(iter(runs.values()))[0]
     rows: list[dict[str, Cell]] = []
     for name, (change, loss) in runs.items():
         cells = estimates.mean_cells(NATS, loss, estimates.SIZES)
@@ -239,9 +246,7 @@ def with_other_token(tokens: Tokens, position: int, seed: int = 0) -> Tokens:
     return changed
 
 
-def changes(
-    subject: ModelLike, tokens: TokensLike | Any, changed: Tokens, position: int, edits: Edits = ()
-) -> tuple[Float[Tensor, "sequence block later"], PerSequence]:
+def changes(subject: ModelLike, tokens: TokensLike | Any, changed: Tokens, position: int, edits: Edits = ()) -> Changes:
     """The relative change of the residuals behind `position`, by block; and the loss of the unchanged texts in nats."""
     subject, tokens = equal_inputs_of(subject, tokens)
     reads = {"x": RESIDUAL.read(lambda x: x[:, position + 1 :])}
