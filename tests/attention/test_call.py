@@ -211,17 +211,6 @@ def test_columns_that_are_left_out_are_zero_and_the_others_stay_as_they_were_set
     torch.testing.assert_close(some[:, 2:], call.computed_pattern(without)[:, 2:])
 
 
-def test_metrics_read_the_pattern_that_was_set():
-    call = random_call(slot=None)
-    weights = torch.zeros(2, 6, 7, 7)
-    weights[..., 2:, 2] = 0.25
-    fixed = call.with_pattern(weights)
-    assert metrics.importance(fixed, torch.tensor([0, 2])).unbind(-1)[0].eq(0).all()
-    assert torch.allclose(metrics.raw_importance(fixed, torch.tensor([2])), torch.tensor(0.25))
-    assert torch.allclose(metrics.importance(fixed, torch.tensor([2])), torch.tensor(1.0))  # a proxy: rows sum to 1/4
-    assert torch.allclose(fixed.output()[:, 4, 2:], 0.25 * call.v[:, 2, 2][:, None].expand(-1, 5, -1))
-
-
 def test_a_pattern_that_looks_ahead_is_refused():
     call = random_call()
     refused(lambda: call.with_pattern(torch.full((2, 6, 7, 8), 0.2)))

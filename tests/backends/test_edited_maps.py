@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from backends.test_beside_eager import Int8Linear
 from backends.zoo import bare_logits, everything_of, model_of, tokens_of
 from refusals import refused
 from torch import nn
@@ -36,19 +37,6 @@ class Computed(nn.Linear):
         return F.linear(x, 3 * self.weight, 0.5 - self.bias)
 
 
-class Packed(nn.Module):
-    """Keeps no weight that could be written: whole numbers and a scale, as quantised layers do."""
-
-    def __init__(self, linear):
-        super().__init__()
-        self.scale = linear.weight.abs().amax(1, keepdim=True).detach() / 127
-        self.register_buffer("packed", (linear.weight / self.scale).round().to(torch.int8))
-        self.register_buffer("shift", linear.bias.detach().clone())
-
-    def forward(self, x):
-        return x @ (self.packed.to(x.dtype) * self.scale.to(x.dtype)).T + self.shift
-
-
 def computed(linear):
     made = Computed(linear.in_features, linear.out_features)
     made.load_state_dict(linear.state_dict())
@@ -64,7 +52,7 @@ KINDS = {
     "weight norm": parametrizations.weight_norm,
     "parametrised": parametrised,
     "computed": computed,
-    "packed": Packed,
+    "packed": Int8Linear,
 }
 
 

@@ -89,15 +89,6 @@ def rounded(model, part="", dtype=torch.qint8):
     return quantize_dynamic(model, dict.fromkeys(linear, default_dynamic_qconfig) if part else None, dtype=dtype)
 
 
-def check_mixes_texts(model):
-    """One scale rounds all texts of a batch: the first text's logits change with the second."""
-    tokens = tokens_of()
-    with torch.no_grad():
-        alone, beside = model(tokens[:1]), model(tokens[:2])
-    alone, beside = (x if isinstance(x, torch.Tensor) else x.logits for x in (alone, beside))
-    assert (alone[0] - beside[0]).abs().max() > 1e-4 * alone.abs().max()
-
-
 NAMES = ("gpt2", "qwen2", "gemma2 with softcap", "gpt-oss with sink logits")
 ROUNDED = {
     **{name: lambda name=name: si.load(rounded(model_of(name))) for name in NAMES},
@@ -109,8 +100,6 @@ ROUNDED = {
 
 @pytest.mark.parametrize("name", ROUNDED)
 def test_a_model_that_rounds_all_texts_by_one_scale_is_refused(name):
-    if name in NAMES:
-        check_mixes_texts(rounded(model_of(name)))
     refused(ROUNDED[name])
 
 

@@ -173,7 +173,6 @@ def test_a_map_of_chosen_places_is_compared_with_the_places_that_it_leaves_out(s
 
 
 def test_arguments_that_do_not_fit_are_refused(subject):
-    refused(lambda: mapped(subject, corrupted=CORRUPTED[:, :5]))
     refused(lambda: mapped(subject, by=("layer", "head")), "layer")
     refused(lambda: mapped(subject, metric=torch.mean), "metric")
 

@@ -14,7 +14,7 @@ from sinkinterp.backends.frozen import frozen
 from sinkinterp.backends.load import load
 from sinkinterp.measurement import explaining
 from sinkinterp.measurement.explaining import cut_maps, path_edit
-from sinkinterp.measurement.lens import POSITION_BIAS, head_pairs, parts_by_block, whole_score
+from sinkinterp.measurement.lens import POSITION_BIAS, head_pairs, logit_parts, parts_by_block, whole_score
 from sinkinterp.runs.catalogue import load_module
 from sinkinterp.runs.inputs import Inputs
 
@@ -375,19 +375,12 @@ def test_a_model_that_cannot_be_explained_is_refused():
     refused(lambda: si.explain(model, tokens_of(7), progress=False), "backend")
 
 
-def test_what_a_head_writes_into_the_answer_is_its_output_through_the_last_norm_and_the_unembedding(monkeypatch):
+def test_what_a_head_writes_into_the_answer_is_its_part_of_the_difference_of_the_logits(monkeypatch):
     monkeypatch.setattr(explaining, "answer_token", lambda subject, text: int(text))
-    subject, tokens, seen = subject_of("gpt2"), tokens_of(11), []
+    subject, tokens = subject_of("gpt2"), tokens_of(11)
     answer = si.explain(subject, tokens, head=(1, 3), answer="5", instead="7", progress=False)
-    gpt2 = subject.model.transformer
-    hooks = [gpt2.h[1].attn.c_proj.register_forward_pre_hook(lambda module, args: seen.append(args[0]))]
-    hooks += [gpt2.ln_f.register_forward_pre_hook(lambda module, args: seen.append(args[0]))]
-    with torch.no_grad(), removed_after(hooks):
-        logits = subject.model(tokens, attention_mask=torch.ones_like(tokens)).logits[:, -1]
-        z, x = (x[:, -1] for x in seen)
-        write = z[:, 36:] @ gpt2.h[1].attn.c_proj.weight[36:]
-        normed = (write - write.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + gpt2.ln_f.eps).sqrt()
-        own = (normed * gpt2.ln_f.weight) @ (subject.model.lm_head.weight[5] - subject.model.lm_head.weight[7])
+    own = logit_parts(subject, tokens, torch.full((5,), 5), torch.full((5,), 7))["head 1.3"]
+    logits = subject.run(tokens).logits[:, -1]
     assert answer.written.difference == pytest.approx((logits[:, 5] - logits[:, 7]).mean().item(), abs=1e-4)
     (row,) = answer.parts().where(part="head 1.3").records()
     assert row["into the answer"] == pytest.approx(own.mean().item(), abs=1e-5) and row["as key"] is None

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import cache
 
-import numpy as np
 import pytest
 import torch
 from backends.zoo import GPT2, model_of, tokens_of
@@ -135,12 +134,6 @@ def test_autocast_of_the_caller_changes_no_number():
         report = si.measure(subject, tokens)
         assert torch.is_autocast_enabled("cpu")
     assert torch.equal(report.importance, si.measure(subject, tokens).importance)
-
-
-@pytest.mark.parametrize("positions", [3, np.int64(3), torch.tensor(3), np.array([3]), (position for position in [3])])
-def test_a_position_is_a_whole_number_of_any_library(positions):
-    report = si.measure("sinkinterp/demo-softmax", torch.arange(24).reshape(2, 12), positions=positions)
-    assert report.positions == (3,)
 
 
 @pytest.fixture(scope="module")

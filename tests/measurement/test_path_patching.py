@@ -7,7 +7,6 @@ import torch
 from backends.zoo import model_of
 from measurement.prompts import CLEAN, CORRUPTED, difference
 from refusals import refused
-from transformer_lens import patching as theirs
 
 from sinkinterp.attention import sites
 from sinkinterp.attention.sites import MLP, RESIDUAL
@@ -105,25 +104,6 @@ def test_a_path_equals_doing_it_by_hooks(family, what, as_users_run_it):
         for sender in ((0, 3), (1, 2)):
             expected = by_hooks(family, sender, what, (2, 1), frozen, freezes_mlps)
             assert cells[sender] == pytest.approx(expected, abs=1e-5), (frozen_sites, sender)
-
-
-@pytest.mark.parametrize("what", RECEIVERS)
-def test_direct_paths_equal_those_of_transformer_lens(what, as_users_run_it):
-    subject = load(model_of("gpt2"), backend="transformer_lens")
-    bridge = subject.bridge
-    with torch.no_grad():
-        clean, corrupted = (difference(bridge(tokens)).mean() for tokens in (CLEAN, CORRUPTED))
-        caches = [bridge.run_with_cache(tokens)[1] for tokens in (CLEAN, CORRUPTED)]
-        values = theirs.get_act_patch_direct_path(
-            bridge, CORRUPTED, *caches, lambda logits: difference(logits).mean(), 0, 2, what, verbose=False
-        )
-    for head in range(N_HEADS):
-        table = path_patching(
-            subject, CLEAN, CORRUPTED, sender=ChangeOutputs(layers=[0]), receiver=receiver_of(what, 1, head),
-            metric=difference, progress=False,
-        )  # fmt: skip
-        expected = ((values[1, head] - corrupted) / (clean - corrupted)).item()
-        assert table.records()[2]["restored"] == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_sender_and_a_receiver_of_another_site_are_refused():

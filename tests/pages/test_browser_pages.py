@@ -73,7 +73,10 @@ def test_a_page_fits_a_phone_asks_for_nothing_and_does_not_move(opened):
     assert opened.evaluate("document.documentElement.scrollWidth") <= 420
     assert opened.complaints == []
     origins = {url.split("/")[-1] for url in opened.requests if not url.startswith(("data:", "blob:"))}
-    assert origins <= {"page.html", PLOTLY, "", "ask"}
+    assert origins <= {"page.html", PLOTLY, "", "ask"} and opened.locator(".modebar-btn").count() == 0
+    assert opened.evaluate(
+        "[...document.querySelectorAll('.js-plotly-plot')].every((one) => !one._context.plotlyServerURL)"
+    )
     assert opened.evaluate("probe.moving()") == []
 
 

@@ -6,7 +6,6 @@ import json
 import math
 import re
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 
@@ -286,23 +285,6 @@ def test_a_long_prompt_is_refused_and_the_longest_one_fits(demo):
     longest = demo.most_tokens
     assert len(demo.answer({"prompt": "3 " * longest})["view"]["tokens"]) == longest
     refused(lambda: demo.answer({"prompt": "3 " * (longest + 1)}), f"more than {longest} tokens")
-
-
-@dataclass(frozen=True)
-class Part:
-    names: list[str]
-    pair: tuple[float, int]
-
-
-@dataclass(frozen=True)
-class Whole:
-    is_on: bool
-    parts: dict[str, Part]
-
-
-def test_types_are_declared_as_json():
-    part = {"names": ["string"], "pair": ["number", "number"]}
-    assert declared(Whole) == {"is_on": "boolean", "parts": {"*": part}}
 
 
 def code_of(scripts):
