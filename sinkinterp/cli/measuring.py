@@ -190,6 +190,7 @@ def compare(
     with progress_bars(in_lines=True) as progress:
         from ..backends.files.model_files import check_named
         from ..pages.page import Section, page
+        from ..report.readings import short_name
         from ..report.report import Report
         from ..report.summary import compare as compare_two, sinks_by
         from ..table import MODEL
@@ -213,7 +214,8 @@ def compare(
             table = compare_two(before, after, settings.epsilon, [*reports])
         else:
             table = sinks_by(MODEL, reports, settings.epsilon)
-    as_page = partial(page, table.title, "", [Section("", table.note, tables=[table])])
+    heading = f"{', '.join(map(short_name, model))}: attention sinks{' before and after edits' * (len(model) == 1)}"
+    as_page = partial(page, heading, table.title, [Section("", table.note, tables=[table])])
     deliver([table], *written.table_files(table, as_page), form=written.format)
 
 

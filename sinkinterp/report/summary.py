@@ -284,15 +284,28 @@ def compare(before: Readings, after: Readings, epsilon: float = 0.3, names: Sequ
     pairing = f"the same {same}, change by sequence" if paired else "different sequences, change of means"
     notes = [protocol_note(report, epsilon) for report in (before, after)]
     said = [note if note.startswith(name) else f"{name}: {note}" for name, note in zip(names, notes, strict=True)]
-    rows = [row(name) for name in old if name in new]
-    title = "What changed?"
+    both = [name for name in old if name in new and (old[name].is_telling or new[name].is_telling)]
+    rows = [row(name) for name in both]
+    title = "; ".join(_finding(cells, names) for cells in rows if old[str(cells[QUANTITY])].is_rate)
     begins = [" first" in report.protocol.bos for report in (before, after)]
     if begins[0] != begins[1]:
         numbers = dict(zip((*names, "change"), (*map(float, begins), begins[1] - float(begins[0])), strict=True))
         rows.insert(0, dict.fromkeys(rows[0]) | {QUANTITY: "begins with BOS (1: yes)", **numbers})
         name = names[begins.index(True)]
-        title += f' Of the two, "{name}" alone begins with BOS: read both with bos="never", or "always"'
+        title += f'. Of the two, "{name}" alone begins with BOS: read both with bos="never", or "always"'
     return Table.of(title, "; ".join((*said, pairing)), rows, changes)
+
+
+def _finding(row: Mapping[str, Cell], names: Sequence[str]) -> str:
+    """What became of a rate, with its number at both ends and the interval of its change."""
+    (cells,) = Table.of("", "", [row]).texts()
+    (old, new), change, quantity = (cells[name] for name in names), cells["change"], cells[QUANTITY].split()[0]
+    low, high = row[low_of("change")], row[high_of("change")]
+    if low is None or high is None or float(low) <= 0 <= float(high):
+        reason = "without an interval" if low is None else "whose interval holds 0"
+        return f"{quantity}: {old} ({names[0]}), {new} ({names[1]}), change {change}, {reason}"
+    verb = "rises" if float(low) > 0 else "falls"
+    return f"{quantity} {verb} from {old} ({names[0]}) to {new} ({names[1]}), by {change}"
 
 
 def changes(table: Table) -> go.Figure:
@@ -305,7 +318,7 @@ def changes(table: Table) -> go.Figure:
         values = Table.of("", "", tuple(ends))
         bars = {"x": both, "y": values.numbers("value"), "error_y": error_bars(values, "value"), "showlegend": False}
         figure.add_bar(**bars, marker_color=[colour(0), colour(1)], row=1, col=i)
-    return themed(figure, table.title, caption=table.note)
+    return themed(figure, " and ".join(both), caption=table.note)
 
 
 def _is_paired(before: Readings, after: Readings) -> bool:
@@ -322,8 +335,11 @@ def _change(old: Quantity, new: Quantity, paired: bool) -> Estimate:
     return estimates.difference(old.values, new.values, paired).within(estimates.changes_of(old.ends))
 
 
-def sinks_by(column: str, reports: Mapping[str, Readings], epsilon: float = 0.3, title: str = "Sinks") -> Table:
-    """A row per report, by its name in this column: Sink_1 beside its null, alpha_1 and the value-norm ratio."""
+def sinks_by(column: str, reports: Mapping[str, Readings], epsilon: float = 0.3) -> Table:
+    """A row per report, by its name in this column: Sink_1 beside its null, alpha_1 and the value-norm ratio.
+
+    The title names the smallest and the largest Sink_1.
+    """
 
     def row(name: str, report: Readings) -> dict[str, Cell]:
         return {
@@ -340,4 +356,6 @@ def sinks_by(column: str, reports: Mapping[str, Readings], epsilon: float = 0.3,
     measured = "; ".join(f"{model}: {of_model.line('sequences', 'source')}" for model, of_model in protocols.items())
     most = max(report.protocol.sequences for report in reports.values())
     note = f"{measured}, epsilon={epsilon}; {estimates.intervals(most)}"
-    return Table.of(title, note, rows, lambda table: sweep_figure(table, column, (SINK_1,)))
+    ordered = Table.of("", "", rows).largest(SINK_1).texts()
+    low, high = (f"{row[SINK_1]} ({row[column]})" for row in (ordered[-1], ordered[0]))
+    return Table.of(f"{SINK_1}: {low} to {high}", note, rows, lambda table: sweep_figure(table, column, (SINK_1,)))

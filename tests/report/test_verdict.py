@@ -14,7 +14,7 @@ from sinkinterp.report.heads import sinks_by_token
 from sinkinterp.report.norms import norms_by_kind, token_kinds
 from sinkinterp.report.readings import protocol_note, public_name, short_name
 from sinkinterp.report.report import NAMED, VIEWS, views_of
-from sinkinterp.report.summary import compare, protocol_table, sink_summary, sink_verdict
+from sinkinterp.report.summary import compare, protocol_table, sink_summary, sink_verdict, sinks_by
 from sinkinterp.runs.trained import training_history
 
 
@@ -115,10 +115,24 @@ def test_a_sink_that_moved_is_said_first_and_has_its_row():
 def test_two_models_of_which_one_begins_with_bos_are_told_apart_in_the_first_line_and_a_row():
     with_bos = replace(REPORT, protocol=replace(REPORT.protocol, bos="<s> first"))
     table = compare(REPORT, with_bos)
-    assert table.title.startswith('What changed? Of the two, "after" alone begins with BOS: read both with bos=')
+    assert '. Of the two, "after" alone begins with BOS: read both with bos="never", or "always"' in table.title
     row = table.records()[0]
     assert (row["quantity"], row["before"], row["after"], row["change"]) == ("begins with BOS (1: yes)", 0, 1, 1)
-    assert compare(with_bos, with_bos).title == "What changed?" == compare(REPORT, REPORT).title
+    assert "BOS" not in compare(with_bos, with_bos).title + compare(REPORT, REPORT).title
+
+
+def test_the_title_of_a_comparison_is_its_finding_with_its_interval():
+    high, low = (replace(REPORT, importance=torch.full_like(ALPHA, alpha)) for alpha in (0.9, 0.1))
+    high.importance[2, 1, 1, 0] = 0.1  # one head of one sequence
+    for before, after, words in (
+        (high, low, ("Sink_1 falls from 0.917 [", "] (a) to 0 [", "] (b), by -0.917 [-1.000, -0.558]")),
+        (low, high, ("Sink_1 rises from 0 [", "] (a) to 0.917 [", "] (b), by 0.917 [0.558, 1.000]")),
+        (low, low, ("Sink_1: 0 [", "] (a), 0 [", "] (b), change 0 [", "], whose interval holds 0")),
+        (*(one_text(torch.tensor(x), 0.1) for x in (0.9, 0.1)), ("Sink_1: 1.000 (a), 0 (b), change -1.000, without",)),
+    ):
+        title = compare(before, after, names=("a", "b")).title
+        assert title.startswith(words[0]) and all(part in title for part in words)
+    assert sinks_by("model", {"x": low, "y": high}).title.startswith("Sink_1: 0 [")
 
 
 def test_the_protocol_leaves_out_what_is_not_known():
