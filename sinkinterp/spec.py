@@ -142,11 +142,12 @@ def _set(tree: dict[str, Any], key: str, text: str) -> None:
 
 
 def _refuse(tree: dict[str, Any], key: str) -> NoReturn:
-    """Raises InputError, which names up to three settings like the unknown one."""
-    known = [*_settings_of(tree)]
+    """Raises InputError, which names up to three settings like the unknown one, or the outer ones."""
+    known = [name for name in _settings_of(tree) if name != "seed"]
     same_end = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
     near = (same_end or get_close_matches(key, known))[:3]
-    raise InputError(f"there is no setting {key!r}" + f"; near ones: {', '.join(near)}" * bool(near))
+    others = f"near ones: {', '.join(near)}" if near else f"there are {', '.join(k for k in known if '.' not in k)}"
+    raise InputError(f"there is no setting {key!r}; {others}")
 
 
 def _settings_of(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

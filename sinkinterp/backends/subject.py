@@ -121,7 +121,8 @@ class Subject:
     @cached_property
     def label(self) -> Callable[[int], str]:
         """A function from a token id to its text (see `labels_of`), or to its number without a tokenizer."""
-        return str if self.tokenizer is None else labels_of(self.tokenizer)
+        text = str if self.tokenizer is None else labels_of(self.tokenizer)
+        return lambda token: text(whole_number(token, "a token id", 0, self.shape.vocab - 1))
 
     def tokens(
         self,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from ..checks import InputError, each_once
+from ..checks import InputError, each_once, finite_number
 from ..data.progress import progress_bars
 from . import options
 from .groups import Given, Loading, LoadingIn, Texts, Written, WrittenTable
@@ -31,6 +31,15 @@ if TYPE_CHECKING:
 Tables = StrEnum("Tables", "SINKS POSITIONS EPSILONS NORMS RESIDUALS WRITES ANGLES MASSIVE")
 
 
+_BY_HEAD = (Tables.SINKS, Tables.WRITES, Tables.ANGLES)
+HELD = {  # the tables whose rows each option chooses
+    "--layer": (*_BY_HEAD, Tables.NORMS, Tables.RESIDUALS, Tables.MASSIVE),
+    "--head": _BY_HEAD,
+    "--position": (Tables.POSITIONS,),
+    "--top": _BY_HEAD,
+}
+
+
 @dataclass(frozen=True)
 class How:
     """With what settings a model is measured: published ones, or the default, with what the user gave."""
@@ -38,7 +47,7 @@ class How:
     epsilon: Annotated[float | None, option("A head has a sink above it; default: 0.3.", metavar="SHARE")] = None
     preset: Annotated[
         Literal["paper", "released-open-models", "released-own-models"] | None,
-        option("As published: paper, released-open-models or released-own-models.", metavar="NAME"),
+        option("What no option says as in: paper, released-open-models, released-own-models.", metavar="NAME"),
     ] = None
     first_only: Annotated[bool, option("Measure position 0 alone: for long sequences.", "--first-only")] = False
 
@@ -66,6 +75,8 @@ class Rows:
         asked = {"--layer": self.layer, "--head": self.head, "--position": self.position, "--top": self.top}
         for name, value in asked.items():
             check_used(name, value or None, "--table", self.table)
+            if value and self.table not in HELD[name]:
+                raise InputError(f"{name} chooses rows of --table {', '.join(HELD[name])}; leave {name} out")
         if full and self.table is not None:
             raise InputError("--table prints one table, and --full prints all; leave one of them out")
 
@@ -237,7 +248,7 @@ def check(model: options.Model, format: options.Format = None) -> None:
         raise typer.Exit(1)
 
 
-Tolerance = Annotated[float, option("The change of a head's output that is tolerated.", max=1, metavar="SHARE")]
+Tolerance = Annotated[float, option("The change of a head's output that is tolerated.", metavar="SHARE")]
 
 
 def cache(
@@ -255,6 +266,7 @@ def cache(
     Example: sinkinterp cache smollm2 --out cache.html
     """
     written.check(*given.files)
+    finite_number(tolerance, "--tolerance", above=0, most=1)
     _check_cached(given.length)
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:

@@ -104,6 +104,10 @@ def texts(source: Path | str, column: str = "text", *, split: str = "train", con
     read when the first text is read.
     """
     instance_of(source, Path | str, "a source is a Path, or the name of a data set")
+    if isinstance(source, Path) and (split != "train" or config is not None):
+        raise InputError("split and config are of a data set of Hugging Face; leave them out for a Path")
+    if isinstance(source, Path) and ending_of(source) == ".txt" and column != "text":
+        raise InputError(f"{source} is plain text without columns; leave column={column!r} out")
     return Texts(str(source), column, split, isinstance(source, str), config)
 
 
@@ -117,7 +121,7 @@ def named_texts(word: str, column: str = "text") -> Texts:
 
 def source_of(given: Any, column: str = "text") -> Texts:
     """The texts of a `Path`; those of `texts(...)` as they are."""
-    return given if isinstance(given, Texts) else Texts(str(instance_of(given, Path, "a file is a Path")), column)
+    return given if isinstance(given, Texts) else texts(instance_of(given, Path, "a file is a Path"), column)
 
 
 def ending_of(path: Path) -> str:

@@ -163,6 +163,11 @@ class SwapWith(Operation):
     first: int
     second: int
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.first == self.second:
+            raise InputError(f"position {self.first} with itself changes nothing; name two different positions")
+
     def check(self, length: int) -> None:
         check_chosen((self.first, self.second), range(length), "position")
 

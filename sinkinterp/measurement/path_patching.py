@@ -64,9 +64,11 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     if receiver is not None and (not isinstance(receiver, changes.Change) or receiver.site not in RECEIVERS):
         what = "a receiver is a Change of queries, keys or values with heads=[(layer, head)] or kv_heads, or None"
         raise InputError(f"{what}; got {receiver!r:.60}")
-    heads, layers = (getattr(receiver, name, None) for name in ("pairs", "layers"))
-    if {layer for layer, _ in heads or ()} | {*(layers or ())} == {0}:
+    to, of = _layers_of(receiver), _layers_of(sender)
+    if to == {0}:
         raise InputError("nothing is sent to layer 0, which reads the embedding")
+    if to and of and max(of) >= max(to):
+        raise InputError(f"a sender in layer {max(of)} is not before the receiver, in layer {max(to)}")
     pair = runs_of(model, clean, corrupted, metric, sender)
     subject, read = pair.subject, pair.corrupted
     if frozen is None and not subject.shape.mlp_layers:
@@ -82,6 +84,11 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     if runs.is_direct:
         _check_adds(subject, read, torch.stack([*runs.stream.values()], 1))
     return restored(runs, (LAYER, HEAD if sender.site == sites.OUTPUT else POSITION), progress)
+
+
+def _layers_of(change: changes.Change | None) -> set[int]:
+    """The layers that a change names, by itself or with its heads."""
+    return {layer for layer, _ in getattr(change, "pairs", None) or ()} | {*(getattr(change, "layers", None) or ())}
 
 
 def _check_adds(subject: Subject, tokens: Tokens, x: Stream) -> None:

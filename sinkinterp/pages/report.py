@@ -22,7 +22,7 @@ from ..files import by_suffix, path_of, write_file
 from ..interventions.edit import Edits, edits_of
 from ..measurement.maps import attention_map, heads_asked, sinks
 from ..measurement.measure import ModelLike, check_text, inputs_of
-from ..plots.paper import PER_INCH, for_paper
+from ..plots.paper import PER_INCH, check_size, for_paper
 from ..plots.theme import COLOURS
 from ..report.heads import sinks_by_head
 from ..report.maps import Heads
@@ -179,6 +179,7 @@ def save(
     Raises InputError for another suffix, and where kaleido or a browser is missing.
     """
     path = path_of(path, "where it is saved")
+    check_size(width, height)
     if isinstance(what, Page):
         return what.save(path)
     instance_of(what, go.Figure | Table | Report, "si.save takes figure, table, report; models: model.save_pretrained")

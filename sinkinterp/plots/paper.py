@@ -22,11 +22,16 @@ PANEL, HEAD_OF, EVERY = "panel", "head", "every"  # in `meta`: of a trace, the m
 # it draws every head that was asked for and not the strongest alone
 
 
-def for_paper(figure: go.Figure, width: float, height: float | None = None) -> go.Figure:
-    """The figure in a size in inches. Attention maps become a grid: of every head that was asked for by name."""
+def check_size(width: float, height: float | None) -> None:
+    """Raises InputError unless both are from 1 to 20 inches."""
     for name, size in {"width": width, "height": height}.items():
         if size is not None:
             finite_number(size, f"{name} of a figure for a paper, in inches,", least=1, most=20)
+
+
+def for_paper(figure: go.Figure, width: float, height: float | None = None) -> go.Figure:
+    """The figure in a size in inches. Attention maps become a grid: of every head that was asked for by name."""
+    check_size(width, height)
     tiles = _tiles(figure)
     if tiles:
         return _grid(tiles, figure, width * PER_INCH, None if height is None else height * PER_INCH)
@@ -128,20 +133,21 @@ class _Plan:
 
 
 def _planned(tiles: Sequence[_Tile], width: float, height: float | None) -> _Plan:
-    """The largest letters of 5 to 8 points whose lines are no higher than a cell; 5 points where there are none."""
+    """The largest letters of 5 to 8 points with a line a cell and whole titles; 5 points where there are none."""
     n_panels = len({tile.title[0] for tile in tiles})
     across = n_panels if n_panels > 1 else ceil(sqrt(len(tiles)))
     down, is_shared = ceil(len(tiles) / across), all(tile.rows == tiles[0].rows for tile in tiles)
     most = max(len(tile.columns) for tile in tiles)
     for font in (LARGEST - step * (LARGEST - SMALLEST) / 6 for step in range(7)):
-        line, label = LINE * font, 4 + max(_wide(text, font) for tile in tiles for text in tile.columns)
+        line, label = LINE * font, font + max(_wide(text, font) for tile in tiles for text in tile.columns)
         n_across, n_down = (1, 1) if is_shared else (across, down)
         beside = 2 * EDGE + 2 * line + n_across * label + across * GAP + BAR + _wide("0.00", font)
         side = (width - beside) / across
         title = line * (1 if all(_fits(tile, font, side) for tile in tiles) else 2)
         above = 2 * EDGE + line + down * title + n_down * label + (down - 1) * GAP
         side = side if height is None else min(side, (height - above) / down)
-        if side / most >= line:
+        has_room = all(_wide(unescape(part), font) <= side for tile in tiles for part in tile.title)
+        if side / most >= line and has_room:
             break
     if side < 4 * font:
         raise InputError(f"{len(tiles)} maps do not fit into {width / PER_INCH:g} inches of width")

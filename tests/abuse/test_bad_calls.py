@@ -9,6 +9,7 @@ from functools import partial
 from importlib import import_module
 from itertools import product
 from operator import attrgetter
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -321,6 +322,11 @@ CALLS = {  # whose parts are right one by one, or whose argument is no argument 
     "no activations to keep": lambda s: si.mask(s, TOKENS).keep(1)(None),
     "a block beyond the model": lambda s: si.mask(s, TOKENS).keep(99),
     "activations of another width": lambda s: si.mask(s, TOKENS).keep(1)(torch.zeros(3, 5)),
+    "a swap of a position with itself": lambda s: edit.ChangeResidual(edit.SwapWith(0, 0)),
+    "a page of negative width": lambda s: si.save(si.attention_map(s, TOKENS[:1]), "x.html", width=-3),
+    "a column of plain text": lambda s: si.texts(Path("x.txt"), column="a"),
+    "a part of a file": lambda s: si.texts(Path("x.txt"), split="test"),
+    "the label of a token outside": lambda s: s.label(99999),
     **{f"Quantise to {bits} bits": lambda s, bits=bits: outliers.Quantise(bits, (-1,), outliers.nothing)
        for bits in (1, 0, 4.5)},
     "an estimate of three axes": lambda s: estimates.estimate(X),

@@ -152,6 +152,8 @@ SAYS = {  # lines whose error says what to type
     f"mend {GOOD} --out run --remedy none": "no such option: --remedy; see",
     f"{MEASURE} --table sinks --layer 9": "--layer is a whole number from 0 to",
     f"{MEASURE} --table positions --position 9": "has positions 0 to 3",
+    f"{MEASURE} --table norms --head 0.0": "--head chooses rows of --table sinks, writes, angles; leave --head out",
+    f"cache {SHIPPED} --tolerance -1": "--tolerance is a finite number above 0 and at most 1; got -1.0",
 }
 LINES = [*dict.fromkeys((*HANGS, *NUMBERS, *SET, *FILES, *MODELS, *NAMES, *OUTPUTS, *CONFLICTS, *SAYS))]
 

@@ -110,3 +110,5 @@ def test_a_sender_and_a_receiver_of_another_site_are_refused():
     subject = load(model_of("gpt2"))
     refused(lambda: path_patching(subject, CLEAN, CORRUPTED, sender=ChangeResidual()), "sender")
     refused(lambda: path_patching(subject, CLEAN, CORRUPTED, receiver=Change(sites.PATTERN, heads=[(1, 0)])))
+    to = Change(sites.QUERIES, heads=[(1, 0)])
+    refused(lambda: path_patching(subject, CLEAN, CORRUPTED, sender=ChangeMLP(layers=[1]), receiver=to), "not before")
