@@ -464,10 +464,7 @@ REPORTS = {
     "a name that no report has": lambda r: changed(r, surplus=1),
     "a dictionary without importance": lambda r: changed(r, tensors={"tokens": r.to_dict()["tensors"]["tokens"]}),
     "tokens of floats": lambda r: with_tensor(r, "tokens", lambda x: x | {"dtype": "float32"}),
-    "fewer sequences": lambda r: replace(r, importance=r.importance[:1]),
     "norms of fewer tokens": lambda r: replace(r, key_norms=r.key_norms[..., 1:]),
-    "other positions": lambda r: replace(r, positions=(5,)),
-    "no layers": lambda r: replace(r, attention_layers=()),
     "loading what is not there": lambda r: si.Report.load("nowhere.safetensors"),
 }
 

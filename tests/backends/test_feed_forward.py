@@ -1,8 +1,11 @@
 """What is read and edited as a feed-forward update is what the block adds to the residual stream."""
 
+from itertools import product
+
 import pytest
 import torch
 import transformers
+from backends import test_own_attention as own
 from backends.zoo import SIZES, peaked, tokens_of
 
 from sinkinterp.attention.sites import MLP, RESIDUAL
@@ -25,7 +28,12 @@ CONFIGS = {
 }  # fmt: skip
 
 
+OWN = [name for name in own.NAMES if name not in (*own.OTHER_NAMES, "openai-gpt")]  # a norm follows the sum in the last
+
+
 def model_of(name: str):
+    if name in OWN:
+        return own.model_of(name)
     torch.manual_seed(0)
     return peaked(transformers.AutoModelForCausalLM.from_config(CONFIGS[name]).eval())
 
@@ -36,8 +44,7 @@ def reads(subject, *edits):
     return trace["residual"], trace["update"]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(("name", "backend"), [*product(CONFIGS, BACKENDS), *product(OWN, ["huggingface"])])
 def test_the_update_that_is_set_is_what_the_residual_gains(name, backend):
     try:
         subject = load(model_of(name), backend=backend)

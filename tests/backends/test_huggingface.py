@@ -71,22 +71,6 @@ def test_reads_leave_the_logits_bit_for_bit_and_the_model_as_it_was_even_after_a
     assert not any("forward" in vars(module) for module in model.modules())
 
 
-def test_slot_and_token_mass_of_sink_logits_sum_to_one():
-    report = measure(subject_of("gpt-oss with sink logits"), tokens_of(5))
-    watchers = torch.arange(5, 0, -1)
-    total = (report.importance * watchers).sum(-1) / 5 + report.slot_importance
-    torch.testing.assert_close(total, torch.ones_like(total))
-
-
-def test_residuals_begin_with_the_embedding_and_end_before_the_final_norm():
-    model, tokens, seen = model_of("llama"), tokens_of(), []
-    model.model.norm.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
-    norms = measure(HuggingFaceSubject(model), tokens).residual_norms
-    assert norms.shape == (5, 4, 17)
-    torch.testing.assert_close(norms[:, 0], model.model.embed_tokens(tokens).norm(dim=-1).detach())
-    torch.testing.assert_close(norms[:, -1], seen[-1].norm(dim=-1))
-
-
 @pytest.mark.parametrize("edit", [SwapPositions(0, 4), ReplacePosition(0, 4), ReplacePosition(4, 0)], ids=str)
 def test_swapped_positions_are_not_taken_for_packed_sequences(edit):
     trace = subject_of("gpt2").run(tokens_of(), reads={"pattern": lambda call: call.pattern()}, edits=[edit])

@@ -189,9 +189,6 @@ def test_hooks_of_a_user_around_a_measurement_compose_or_are_named():
     with bridge.hooks(fwd_hooks=[("blocks.1.attn.hook_pattern", lambda pattern, hook: seen.append(pattern.sum()))]):
         si.measure(subject, TOKENS)
     assert len(seen) == 1
-    with si.patched(bridge, iv.Temperature(2.0)):
-        for measured in (subject.run, si.load, partial(si.measure, subject)):
-            refused(partial(measured, bridge if measured is si.load else TOKENS), "is inside si.patched")
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable")

@@ -91,10 +91,8 @@ def test_one_model_is_patched_into_another_on_a_text(call):
 def test_prompts_and_answers_that_do_not_fit_are_one_line(call, gpt2):
     both = "--clean", "the cat", "--corrupted", "the cat sat"
     for words, message in (
-        ((*both, "--into", gpt2), "or two models"),
         (both, "(1, 2) and (1, 3)"),
         ((*both[:2], "--corrupted", "the sat", "--answer", "cat"), "together"),
-        ((*both, "--head", "1.1"), "--site edges"),
         ((*both, "--site", "paths", "--to", "1.1"), "3.7.k"),
         ((*both, "--site", "paths", "--to", "x.k"), "--to"),
         ((*both, "--site", "paths", "--first-order"), "--first-order"),

@@ -91,18 +91,15 @@ def test_every_option_of_a_command_is_tried(command):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("option", ["--nonsense", "--no-zero-key-bias", "--threshold", "--json", "--html", "-x"])
+@pytest.mark.parametrize("option", ["--nonsense", "--threshold", "-x"])
 def test_an_option_that_a_command_lacks_is_refused(call, command, option):
     code, output = call(f"{RUNS[command][0]} {option}")
     assert code == 2 and f"No such option: {option}" in output
 
 
-@pytest.mark.parametrize(
-    "word", ["generate", "domains", "info", "finetune", "gallery", "book", "story", "swap", "norms"]
-)
-def test_a_command_that_there_is_not_is_refused(call, word):
-    code, output = call(f"{word} {TEXTUAL}")
-    assert code == 2 and f"No such command '{word}'" in output
+def test_a_command_that_there_is_not_is_refused(call):
+    code, output = call(f"gallery {TEXTUAL}")
+    assert code == 2 and "No such command 'gallery'" in output
 
 
 def test_fourteen_commands_have_an_example_and_a_help_of_at_most_60_lines(call, monkeypatch):
@@ -171,15 +168,11 @@ def test_anything_else_is_refused(text):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("si.SwapPositions(0, 4)", "--edit takes SwapPositions alone"),
         ("Change(sites.RESIDUAL, Scale(2))", "--edit takes RESIDUAL alone"),
         ("(lambda: 0)()", "is not a call with values"),
-        ("", "write a public edit with its values"),
         ("SwapPositions(0,", "(--edit, line 1)"),
-        ("ZeroKeyBias", "needs brackets, ZeroKeyBias()"),
         ("ChangeResidual(Zero, layers=[1])", "needs brackets, Zero()"),
         ("ZeroKeyBia", "did you mean 'ZeroKeyBias'?"),
-        ("SwapPositons(0, 4)", "did you mean 'SwapPositions'?"),
         ("RemoveColumn(SpreadEvnly())", "did you mean 'SpreadEvenly'?"),
     ],
 )

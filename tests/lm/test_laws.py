@@ -3,7 +3,6 @@
 import pytest
 import torch
 from lm.family import SPECS, logits_of, model_of, tokens
-from refusals import refused
 from transformers import AutoModelForCausalLM
 
 from sinkinterp.backends.huggingface import HuggingFaceSubject
@@ -127,13 +126,6 @@ BY_LAYER = {
     "sigmoid with kv slot": 84,
     "much at once": 28 + 42 + 3 * 42, "as much again": 28 + 42 + 3 * 42 + 2 * 14**2 + 3,
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("name", PREFIX)
-def test_a_prefix_that_is_cut_by_the_cache_is_refused(name):
-    model = model_of(name)
-    cache = model(tokens()[:, :1], use_cache=True).past_key_values
-    refused(lambda: model(tokens()[:, 1:], past_key_values=cache, use_cache=True))
 
 
 @pytest.mark.parametrize("name", ["alibi", "t5", "bucket_index", "llama"])

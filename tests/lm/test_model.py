@@ -81,10 +81,6 @@ def test_transformers_forms_of_asking_for_outputs_are_understood():
     torch.testing.assert_close(model(tokens(), logits_to_keep=torch.tensor([2, 7])).logits, logits[:, [2, 7]])
 
 
-def test_a_static_cache_is_refused():
-    refused(lambda: model_of("softmax").generate(tokens(), max_new_tokens=2, cache_implementation="static"))
-
-
 NAMES = ["no_position", "sinusoidal", "softmax", "llama", "post_norm", "sigmoid", "mlp_kernel_norm", "softpick"]
 NAMES += ["linear_norm", "sigmoid_p2", "gated", "v_bias", "qk_norm", "heads_added"]
 

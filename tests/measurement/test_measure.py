@@ -162,15 +162,6 @@ def test_a_system_that_does_not_say_has_two_gigabytes_free(monkeypatch):
     assert batching.free_bytes(torch.device("cpu")) == 2 * 1024**3
 
 
-def test_passes_hold_every_sequence_once_with_its_row(subject, monkeypatch):
-    monkeypatch.setattr(batching, "sequences_per_pass", lambda subject, length: 3)
-    tokens = torch.arange(7 * 5).reshape(7, 5)
-    parts = list(batching.passes(subject, tokens))
-    assert [len(rows) for rows, _ in parts] == [3, 3, 1]
-    assert all(batch.equal(tokens[rows]) for rows, batch in parts)
-    assert torch.cat([rows for rows, _ in parts]).equal(torch.arange(7))
-
-
 class Waits(TorchDispatchMode):
     """Counts how often Python waits for a number of the device."""
 

@@ -41,12 +41,6 @@ def dense_null(call, convention):
     return mass / (seen.sum(2) if convention is VISIBLE else (behind >= 0).sum(2))
 
 
-def bucket_bias(n):
-    """The release's relative positions: T5's bucket index (32 buckets, up to 128 steps back), itself the bias."""
-    far = 16 + (steps_back(n, n).clamp(min=1) / 16).log().div(math.log(128 / 16)).mul(16).floor().clamp(max=15)
-    return steps_back(n, n).clamp(min=0).float().where(steps_back(n, n) < 16, far)[None, None]
-
-
 @pytest.mark.parametrize("n", [7, 64, 131])
 @every_convention
 def test_uniform_causal_attention_gives_key_k_the_mean_of_one_over_i_from_k_on(make_call, n, convention):
@@ -88,13 +82,6 @@ def test_the_slots_null_is_the_mean_of_one_over_the_columns_seen(make_call):
     found = uniform_slot_importance(make_call(queries=5, keys=7, slot=SinkLogit(torch.ones(6))))
     torch.testing.assert_close(found, torch.full((2, 6), sum(1 / n for n in (4, 5, 6, 7, 8)) / 5))
     assert uniform_slot_importance(make_call()).eq(0).all()
-
-
-def test_the_bucket_index_of_the_release_alone_makes_a_sink(make_call):
-    call = make_call(queries=64, bias=bucket_bias(64))
-    assert bucket_bias(131)[0, 0, -1, [130, 115, 114, 66, 0]].tolist() == [0, 15, 16, 26, 31]
-    found = content_free_importance(call, torch.tensor([0]))
-    torch.testing.assert_close(found, torch.full((2, 6, 1), 0.334), rtol=0, atol=5e-4)
 
 
 @pytest.mark.parametrize("convention", [VISIBLE, PAPER], ids=["visible", "paper"])

@@ -269,12 +269,6 @@ def test_any_question_is_answered_in_json_or_refused_in_one_line(text, question)
         assert str(error)
 
 
-def test_hostile_prompts_are_tokens(text):
-    prompt = "</script><img src=x onerror=alert(1)> \ud800 \u2028"
-    tokens = text.answer({"prompt": prompt})["view"]["tokens"]
-    assert "<img src=x" in "".join(tokens)
-
-
 def test_an_id_may_begin_with_zeros_and_is_not_cut(demo):
     assert demo._tokens("0000000000012 3").tokens.tolist() == [[12, 3]]
     for prompt in ("1 " + "9" * 400, "1 640000000000", "1 64"):
