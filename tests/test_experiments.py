@@ -49,7 +49,7 @@ SOFTMAX = "sinkinterp/demo-softmax"
 def few():
     """67 sequences in place of 512, 16 in place of 256 while models train, 67 chats in place of 2,000.
 
-    The docstrings are read once.
+    Mended models are read at a quarter of their length. The docstrings are read once.
     """
     docstrings = cache(sources.read_record)
     with pytest.MonkeyPatch.context() as patch:
@@ -58,6 +58,8 @@ def few():
         patch.setattr("sinkinterp.runs.trained.EVALUATION_SEQUENCES", 16)
         read = fine_tuning.read_chats
         patch.setattr(fine_tuning, "read_chats", lambda data: (read(data)[0][:67], read(data)[1]))
+        for size, few in {"LONG": 128, "LONG_SEQUENCES": 2, "SEQUENCES": 5}.items():
+            patch.setattr(load_module("mended_models"), size, few)
         yield
 
 
