@@ -126,6 +126,7 @@ def test_an_answer_is_json_and_its_maps_and_sinks_are_those_that_are_measured(de
 def test_an_answer_has_the_fields_that_are_declared(demo):
     answer = demo.answer({"prompt": IDS, "edits": [SWAP]})
     assert answer.keys() == declared(AnswerData).keys()
+    assert declared(dict[str, list[int]]) == {"*": ["number"]}
     assert {"says", "chances", "times"} <= fields(declared(AnswerData))
 
 
