@@ -134,14 +134,6 @@ def remove_drafts(folder: Path) -> None:
         remove(draft)
 
 
-def set_aside(path: Path) -> Path:
-    """Renames a damaged file or folder to damaged-NAME, in place of an earlier one. Returns its new path."""
-    aside = path.with_name(f"damaged-{path.name}")
-    with _write_errors(aside, "remove it by hand"):
-        remove(aside)
-        return path.rename(aside)
-
-
 def _draft_beside(path: Path) -> Path:
     return path.with_name(f"{_DRAFT}{secrets.token_hex(8)}")
 

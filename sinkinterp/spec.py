@@ -3,13 +3,12 @@
 import hashlib
 import json
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
-from difflib import get_close_matches
-from typing import Any, ClassVar, NoReturn, TypeVar, dataclass_transform, get_args, get_type_hints
+from typing import Any, ClassVar, TypeVar, dataclass_transform, get_args, get_type_hints
 
-from .checks import Checked, InputError, each_once, nearest, refusal
+from .checks import Checked, InputError, each_once, refusal
 
 S = TypeVar("S", bound="Spec")
 Limits = Mapping[str, float | tuple[float, float] | Mapping[str, float]]
@@ -99,9 +98,6 @@ class Part(Spec):
         return self
 
 
-_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-
-
 def changed(spec: S, settings: Sequence[str]) -> S:
     """`spec` with all `settings` applied, such as "lr=1e-2", "model.n_layers=4" or "schedule=CosineRate".
 
@@ -127,35 +123,16 @@ def _pair(setting: str) -> tuple[str, str]:
 
 def _set(tree: dict[str, Any], key: str, text: str) -> None:
     """Sets one key in the JSON form of a spec."""
-    *path, field = key.split(".")
-    inner = tree
-    for name in path:
-        if not isinstance(inner.get(name), dict):
-            _refuse(tree, key)
-        inner = inner[name]
-    owner = Spec.kinds[inner["kind"]]
     if key == "seed":
         raise InputError("the seed is an argument of its own, seed=..., and not a setting")
-    if field not in {f.name for f in fields(owner)}:
-        _refuse(tree, key)
-    inner[field] = _value(get_type_hints(owner)[field], key, text)
-
-
-def _refuse(tree: dict[str, Any], key: str) -> NoReturn:
-    """Raises InputError, which names up to three settings like the unknown one, or the outer ones."""
-    known = [name for name in _settings_of(tree) if name != "seed"]
-    same_end = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
-    near = (same_end or get_close_matches(key, known))[:3]
-    others = f"near ones: {', '.join(near)}" if near else f"there are {', '.join(k for k in known if '.' not in k)}"
-    raise InputError(f"there is no setting {key!r}; {others}")
-
-
-def _settings_of(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The settings of a spec in its JSON form, as dotted keys: also those that it leaves out at their default."""
-    for each in fields(Spec.kinds[tree["kind"]]):
-        yield prefix + each.name
-        if isinstance(inner := tree.get(each.name), dict):
-            yield from _settings_of(inner, f"{prefix}{each.name}.")
+    inner: dict[str, Any] = {}
+    value: Any = tree
+    for name in key.split("."):
+        kind = Spec.kinds[value["kind"]] if isinstance(value, dict) else Spec
+        if name not in (known := [f.name for f in fields(kind)]):
+            raise InputError(f"there is no setting {key!r}; {kind.__name__} has {', '.join(each for each in known if each != 'seed')}")
+        inner, value = value, value.get(name)
+    inner[name] = _value(get_type_hints(kind)[name], key, text)
 
 
 def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -170,15 +147,10 @@ def _value(hint: Any, key: str, text: str) -> Any:
     """`text` as a value of the first of the field's types that can read it, in JSON form."""
     options = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for option in options:
-        kinds = {name.lower(): kind for name, kind in _kinds(option).items()}
-        kind = text.lower().replace("_", "")
-        try:
-            return _PARSERS[option](text) if option in _PARSERS else defaults(kinds[kind])
-        except (ValueError, KeyError):
-            continue
+        with suppress(ValueError, KeyError):
+            return _PARSERS[option](text) if option in _PARSERS else defaults(_kinds(option)[text])
     names = [_NAMES.get(option) or ", ".join(sorted(_kinds(option))) or str(option) for option in options]
-    near = nearest(text, ", ".join(names).split(", "))
-    raise InputError(f"{key} takes {' or '.join(names)}; got {text!r:.60}{near}")
+    raise InputError(f"{key} takes {' or '.join(names)}; got {text!r:.60}")
 
 
 def _kinds(option: Any) -> dict[str, type[Spec]]:
@@ -196,25 +168,11 @@ def defaults(kind: type[Spec]) -> dict[str, Any]:
     return {"kind": kind.__name__} | {k: v.to_dict() if isinstance(v, Spec) else v for k, v in values.items()}
 
 
-def _integer(text: str) -> int:
-    with suppress(ValueError):
-        return int(text)
-    number = float(text)
-    if not number.is_integer():  # neither are infinity and NaN
-        raise ValueError(text)
-    return int(number)
-
-
-def _none(text: str) -> None:
-    if text.lower() != "none":
-        raise ValueError(text)
-
-
 _PARSERS: dict[Any, Callable[[str], Any]] = {
-    int: _integer,
+    int: int,
     float: float,
     str: str,
-    bool: lambda text: _TRUTH[text.lower()],
-    type(None): _none,
+    bool: {"true": True, "false": False}.__getitem__,
+    type(None): {"none": None}.__getitem__,
 }
 _NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "none"}

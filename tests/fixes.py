@@ -164,19 +164,14 @@ TYPED = {
     "cut the texts: length=": (
         "si.sinks(llama, LISTS)", "si.sinks(llama, [ids[:4] for ids in LISTS])",
     ),
-    "edits change positions": (
-        "si.measure(llama, {'input_ids': T, 'position_ids': T})", "si.measure(llama, T, edits=si.SwapPositions(0, 4))",
-    ),
     "texts are strings; give one": ("reader.tokens([3.5])", "[reader.tokens('one two'), reader.tokens(['one two', 'two'])]"),
     "cut it, subject.tokens(texts, length=": (
         "reader.tokens('word ' * 90)", "reader.tokens('word ' * 90, length=reader.shape.n_ctx)",
     ),
     "use a length of at most": ("reader.tokens(['one two'], length=50)", "reader.tokens(['one two'], length=2)"),
-    "name the column: column=": (
+    "name the column of its texts, column=": (
         "reader.tokens(rows_of({'body': 'one two three'}))", "reader.tokens(rows_of({'body': 'one two three'}), column='body')",
     ),
-    "give its texts as strings": ("reader.tokens(rows_of({'text': 3}))", "reader.tokens(rows_of({'text': '3 4 5'}))"),
-    "leave out rows without a text": ("reader.tokens(rows_of({'text': None}))", "reader.tokens(rows_of({'text': 'one two'}))"),
     "give a text, a list of texts, or token ids": (
         "si.measure(reader, 3.5)", "[si.measure(reader, x) for x in ('some words', ['one two', 'two three'], [[5, 7, 9]], T % 11)]",
     ),
@@ -185,9 +180,6 @@ TYPED = {
     ),
     "give a file with texts": (
         "reader.tokens(written('a.txt', b'\\xff\\xfe\\xfa'))", "reader.tokens(written('a.txt', 'one two'))",
-    ),
-    "give each row a cell for each column": (
-        "reader.tokens(written('a.csv', 'text,n\\none two,3,4\\n'))", "reader.tokens(written('a.csv', 'text,n\\none two,3\\n'))",
     ),
     "is empty; give a file with texts": (
         "reader.tokens(written('a.txt', ''))", "reader.tokens(written('a.txt', 'one two'))",
@@ -358,32 +350,16 @@ TYPED = {
         "si.measure(llama, 'some words')",
         "[si.measure(llama, [[5, 7, 9]]), si.measure(si.load(reader.model, tokenizer=reader.tokenizer), 'one two three')]",
     ),
-    "this tokenizer has no chat template; give the text of the chat": (
-        "reader.tokens([{'role': 'user', 'content': 'one two'}])", "reader.tokens('one two')",
-    ),
-    "leave it out, with the tokens that stand for it": (
-        "si.measure(llama, {'input_ids': T, 'pixel_values': torch.rand(2, 3)})", "si.measure(llama, {'input_ids': T})",
-    ),
-    "leave them out: every next token is predicted": (
-        "si.measure(llama, {'input_ids': T, 'labels': T.where(T > 50, -100)})",
-        "[si.measure(llama, x) for x in ({'input_ids': T}, {'input_ids': T, 'labels': T})]",
-    ),
-    "characters of it; give the text of the chat": (
-        "chat_by('{{ messages[0].content * 10**7 }}')", "reader.tokens('one two')",
+    "give input_ids and attention_mask alone": (
+        "si.measure(llama, {'input_ids': T, 'pixel_values': torch.rand(2, 3)})",
+        "si.measure(llama, {'input_ids': T, 'attention_mask': torch.ones_like(T), 'token_type_ids': 0 * T})",
     ),
     "load the model with its own, si.load(model, tokenizer=": (
         "si.load(model(), tokenizer=reader.tokenizer).tokens('words of another vocabulary')",
         "si.load(reader.model, tokenizer=reader.tokenizer).tokens('words of another vocabulary')",
     ),
-    "give its .model": (
-        "si.load(transformers.pipeline('text-generation', model=m, tokenizer=reader.tokenizer))",
-        "si.load(transformers.pipeline('text-generation', model=m, tokenizer=reader.tokenizer).model)",
-    ),
     "is not a name; give that of a model, such as {}": (
         "si.load('https://huggingface.co/sinkinterp/text-softmax')", "si.load('sinkinterp/text-softmax')",
-    ),
-    "give its token ids, {}": (
-        "[np.save('ids.npy', T % 11), si.measure(reader, Path('ids.npy'))]", "si.measure(reader, np.load('ids.npy'))",
     ),
     "edit the call of each layer instead": (
         "sharing.run(T, edits=[iv.ZeroKeyBias()])", "sharing.run(T, edits=[lambda call: replace(call, k=2 * call.k)])",
@@ -501,19 +477,19 @@ OF_A_PERSON = (  # a package, a network, a disk, memory, a GPU, a server or minu
     "use 4.3 or newer", "use 5.17 or newer",
     "pip install transformer-lens", "pip install peft", "pip install nnsight", "pip install kaleido", "pip install gguf", "install it, or leave it out", "install Chrome", "free some space", "make room, then", "log in with `hf auth login`",
     "ray start --head", "set SINKINTERP_CACHE", "set PYTHONUTF8=1", "with a network", "the split and the network",
-    "choose another place", "choose another port", "remove it by hand", "give another folder",
+    "choose another place", "choose another port", "give another folder",
     "use fewer or shorter sequences", "load a smaller model", 'use dtype="bfloat16" or device_map', "lower model.n_layers",
     "lower batch", "lower lr (now {})", "set compiled=false", "pass fewer", "use cpu, or cuda on a machine", "leave --use_fsdp out",
     "give it --multi_gpu", "measure the checkpoints: si.measure(FOLDER)", "wrap it with dispatch=True", "give token ids",
     "undo that, or remove the folder", "use that, or leave data.sha256 empty", "raise held_out",
     "use vocab={} or more", "use bos=False or another tokenizer", "to put between documents", "take it out of the text",
-    "load the model with encoder=Sound(file)", "save one there, or give the name", "give more. With",
-    "name what stays: frozen=(ChangeOutputs(), ChangeMLP())", "edits change embeddings", "out of the text",
+    "save one there, or give the name", "give more. With",
+    "name what stays: frozen=(ChangeOutputs(), ChangeMLP())", "out of the text",
 )  # fmt: skip
 NOT_FIXES = (
     "write: norm behind", "write / stream", "copy pos d_model", "copy block", "change of loss", "change of means", "change, near", "change, far",
     "change beyond", "change by sequence", "change what attention computes", "change: distance", "change the model while",
     "Use a sink, or mend it", "add what is written into", "Draw tokens: random", "and leave {} GB of checkpoints", "Say how many hours",
-    "Say what the run costs", "see `sinkinterp list recipes`", "name is a text", "read as tokens, not as padding",
+    "Say what the run costs", "see `sinkinterp list recipes`", "name is a text",
     "repeat: the token", "set to zero", "set to {.value:g}", "set to the mean of the other positions", "take the file or dictionary as it was",
 )  # fmt: skip

@@ -136,11 +136,6 @@ class World:
         file.write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
         return folder
 
-    def chat_by(self, template):
-        tokenizer = copy.deepcopy(self.reader.tokenizer)
-        tokenizer.chat_template = template
-        return si.load(self.ours, tokenizer=tokenizer).tokens([{"role": "user", "content": "one two"}])
-
     def written(self, name, content):
         (self.tmp / name).write_bytes(content if isinstance(content, bytes) else content.encode())
         return self.tmp / name

@@ -130,14 +130,6 @@ def test_a_file_keeps_its_permissions(tmp_path):
     assert file.read_text() == "new" and stat.S_IMODE(file.stat().st_mode) == 0o640
 
 
-def test_a_damaged_folder_is_set_aside_in_place_of_an_earlier_one(tmp_path):
-    for content in ("first", "second"):
-        (tmp_path / "run").mkdir()
-        (tmp_path / "run" / "file").write_text(content)
-        assert files.set_aside(tmp_path / "run") == tmp_path / "damaged-run"
-    assert names(tmp_path) == ["damaged-run"] and (tmp_path / "damaged-run" / "file").read_text() == "second"
-
-
 def test_a_folder_does_not_replace_a_file_nor_a_file_a_folder(odd):
     for name, write in (("file", Path.mkdir), ("folder", Path.touch)):
         with pytest.raises(InputError, match="cannot write"), files.replacing(odd / name) as draft:

@@ -18,8 +18,6 @@ from sinkinterp.backends.files.named_models import folder_of, located
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.checks import InputError
 from sinkinterp.data.draws import in_epochs
-from sinkinterp.data.given_tokenizer import rendered
-from sinkinterp.data.texts import texts
 from sinkinterp.lm.model import IGNORED
 from sinkinterp.measurement.measure import measure
 from sinkinterp.runs.trained import SINK_LENGTH, OwnTraining
@@ -96,7 +94,8 @@ def padded(rows: list[Row]) -> Batch:
 
 def read_chats(file: str) -> tuple[list[Messages], str]:
     """The chats of a .jsonl file in the column `messages`, and their hash."""
-    chats = list(texts(Path(file), "messages"))
+    lines = Path(file).read_text(encoding="utf-8-sig").strip().split("\n")
+    chats = [json.loads(line)["messages"] for line in lines]
     return chats, hashlib.sha256(json.dumps(chats).encode()).hexdigest()[:12]
 
 
@@ -106,7 +105,7 @@ def tokenised(chats: Iterable[Messages], tokenizer: Any, length: int) -> Chats:
     The tokenizer gets the template `PLAIN`. Raises InputError if no chat is left.
     """
     tokenizer.chat_template = PLAIN if tokenizer.eos_token else PLAIN.replace(" + eos_token", "")
-    labelled = [_by_marks(chat, tokenizer, f"chat {i}") for i, chat in enumerate(chats, 1)]
+    labelled = [_by_marks(chat, tokenizer) for chat in chats]
     cut = [(ids[:length], labels[:length]) for ids, labels in labelled]
     rows = [(ids, labels) for ids, labels in cut if any(label != IGNORED for label in labels[1:])]
     if not rows:
@@ -114,25 +113,25 @@ def tokenised(chats: Iterable[Messages], tokenizer: Any, length: int) -> Chats:
     return Chats(rows)
 
 
-def _by_marks(chat: Messages, tokenizer: Any, name: str) -> Labelled:
+def _by_marks(chat: Messages, tokenizer: Any) -> Labelled:
     """Ids, and labels where the template marks an assistant's tokens."""
-    out = rendered(chat, tokenizer, name, return_dict=True, return_assistant_tokens_mask=True)
+    out = tokenizer.apply_chat_template(chat, return_dict=True, return_assistant_tokens_mask=True)
     ids, masks = out["input_ids"], [bool(on) for on in out["assistant_masks"]]
     labels = [token if on else IGNORED for token, on in zip(ids, masks, strict=True)]
     n_spans = sum(on and not before for before, on in pairwise([False, *masks]))
     if n_spans == sum(m["role"] == "assistant" for m in chat):
         return ids, labels
-    whole = _by_beginnings(chat, tokenizer, name)[1]  # marks go astray in tokenizers that drop white space
+    whole = _by_beginnings(chat, tokenizer)[1]  # marks go astray in tokenizers that drop white space
     if whole is None or (any(masks) and all(at != IGNORED for at, on in zip(whole, masks, strict=True) if on)):
         return ids, labels
     return ids, whole
 
 
-def _by_beginnings(chat: Messages, tokenizer: Any, name: str) -> tuple[list[int], list[int] | None]:
+def _by_beginnings(chat: Messages, tokenizer: Any) -> tuple[list[int], list[int] | None]:
     """Ids and labels. Labels are None if the full chat does not begin as its first messages alone do."""
 
     def ids_of(messages: Messages, prompt: bool = False) -> list[int]:
-        return rendered(messages, tokenizer, name, return_dict=True, add_generation_prompt=prompt)["input_ids"]
+        return tokenizer.apply_chat_template(messages, return_dict=True, add_generation_prompt=prompt)["input_ids"]
 
     ids = ids_of(chat)
     labels = [IGNORED] * len(ids)

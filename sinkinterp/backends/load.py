@@ -192,7 +192,5 @@ def _library_of(model: object) -> str:
     if not found or not is_model:
         kind = type(model).__name__
         fix = "give a name, a folder or a model in memory; si.sinks(weights) takes attention weights"
-        if isinstance(getattr(model, "model", None), PreTrainedModel):  # of a pipeline, or a Trainer
-            fix = "give its .model"
         raise InputError(f"a {kind} is not a model; {fix}")
     return found[0]

@@ -13,14 +13,13 @@ from torch import Tensor
 from ..attention import ModelShape, Reads
 from ..checks import InputError, choice, whole_number
 from ..data.choices import Bos
-from ..data.given_tokenizer import is_chat, labels_of
+from ..data.given_tokenizer import labels_of
 from ..data.texts import Texts
 from ..data.tokens import TextToTokens, Tokens, TokenSet, TokensLike, check_texts, items_of, token_set_of
 from ..interventions.edit import Edits
 from .added_slots import replaces_bos
 from .anatomy.modules import running_device
 from .attached import lock_of
-from .files.named_models import check_no_model
 
 NO_ENCODER = "off (no cross-attention)"  # what a protocol says of a decoder that runs alone
 Logits = Float[Tensor, "sequence kept vocab"]  # of all positions, or of the last alone
@@ -132,7 +131,7 @@ class Subject:
         column: str = "text",
         sequences: int | None = None,
     ) -> TokenSet:
-        """The tokens of a text or of several, one text per sequence, or of chats in the tokenizer's template.
+        """The tokens of a text or of several, one text per sequence.
 
         A `Path` stands for the first texts of a file or folder, in its `column`, and `si.texts(...)` for those of a
         data set.
@@ -146,9 +145,7 @@ class Subject:
         rule = bos_rule(bos)
         if isinstance(texts, Path | Texts):
             return token_set_of(texts, partial(self.tokens, length=length, bos=rule, sequences=sequences), column)
-        given: list[Any] = [texts] if isinstance(texts, str) or is_chat(texts) else items_of(texts)
-        if given and all(map(is_chat, given)):
-            return self._known(text_to_tokens(self).chats(given, f"{len(given)} chats in memory"))
+        given: list[Any] = [texts] if isinstance(texts, str) else items_of(texts)
         given = given if sequences is None else given[: whole_number(sequences, "sequences", 1)]
         check_texts(given)
         to_tokens = text_to_tokens(self, rule)
@@ -193,10 +190,9 @@ def text_to_tokens(subject: Any, bos: Bos = Bos.TOKENIZER) -> TextToTokens:
 
 def token_set_for(subject: Any, tokens: TokensLike | Any, column: str = "text") -> TokenSet:
     """The token set of what `token_set_of` takes. Raises InputError also for padding that no mask marks."""
-    check_no_model(tokens)
     token_set = token_set_of(tokens, subject.tokens, column)
     is_masked = isinstance(tokens, Mapping) and tokens.get("attention_mask") is not None
-    return token_set if is_masked or isinstance(tokens, TokenSet) else token_set.with_padding_noted(pads_of(subject))
+    return token_set if is_masked or isinstance(tokens, TokenSet) else token_set.checked_for(pads_of(subject))
 
 
 def pads_of(subject: Any) -> dict[int, int]:

@@ -1,16 +1,15 @@
-"""Tokenizers that users give, of any library, with the bytes of their tokens and their chat templates."""
+"""Tokenizers that users give, of any library, and the bytes of their tokens."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ..checks import InputError, reason_of, unicode_text
+from ..checks import InputError
 
 Encode = Callable[[str], Any]
 Decode = Callable[[list[int]], str]
-_PIECES = ("decode_single_token_bytes", "id_to_token", "id_to_piece")  # of tiktoken, tokenizers, sentencepiece
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how SentencePiece names the token of a byte
 _UNKNOWN = "\ufffd"
 
@@ -34,8 +33,6 @@ class PlainTokenizer:
     decode: Decode
     bos_token_id: int | None = None
     eos_token_id: int | None = None
-    chat_template: None = None
-    piece: Callable[[int], str | bytes | None] | None = None  # what the vocabulary calls a token
 
     def __call__(
         self, text: str, *, add_special_tokens: bool = True, truncation: bool = False, max_length: int | None = None
@@ -53,8 +50,7 @@ def plain_tokenizer(given: Any) -> PlainTokenizer | None:
     if not callable(encode) or not callable(decode):
         return None
     bos, eos = (getattr(given, f"{name}_token_id", None) for name in ("bos", "eos"))
-    piece = next((getattr(given, name) for name in _PIECES if callable(getattr(given, name, None))), None)
-    return PlainTokenizer(encode, decode, bos, eos, piece=piece)
+    return PlainTokenizer(encode, decode, bos, eos)
 
 
 def appended_tokens(tokenizer: Any) -> int:
@@ -95,13 +91,13 @@ def labels_of(tokenizer: Any) -> Callable[[int], str]:
 def token_bytes(tokenizer: Any, token: int) -> bytes:
     """The bytes of a token inside a text.
 
-    The tokenizer's `decode` adds them for a second copy of the token. If they are not whole letters, they follow from
-    the token's name: <0xE4>, or the letters that name bytes in byte-level BPE.
+    The `decode` of a transformers tokenizer adds them for a second copy of the token. If they are not whole letters,
+    they follow from the token's name: <0xE4>, or the letters that name bytes in byte-level BPE.
     """
-    piece = _piece(tokenizer, token)
-    if isinstance(piece, bytes):
-        return piece
-    alone, twice = _decoded(tokenizer, [token]), _decoded(tokenizer, [token, token])
+    if isinstance(tokenizer, PlainTokenizer):
+        return str(tokenizer.decode([token])).encode("utf-8", "surrogatepass")
+    piece: str | None = tokenizer.convert_ids_to_tokens(token)
+    alone, twice = (tokenizer.decode([token] * n, clean_up_tokenization_spaces=False) for n in (1, 2))
     ends_word = piece is not None and piece.endswith("</w>")
     text = twice.removesuffix(alone) if ends_word else twice.removeprefix(alone)
     byte = _BYTE.fullmatch(piece or "")
@@ -112,51 +108,9 @@ def token_bytes(tokenizer: Any, token: int) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _piece(tokenizer: Any, token: int) -> str | bytes | None:
-    """What the vocabulary calls a token; None where the tokenizer does not say."""
-    is_plain = isinstance(tokenizer, PlainTokenizer)
-    name_of = tokenizer.piece if is_plain else getattr(tokenizer, "convert_ids_to_tokens", None)
-    return None if name_of is None else name_of(token)
-
-
-def _decoded(tokenizer: Any, tokens: list[int]) -> str:
-    if isinstance(tokenizer, PlainTokenizer) or not hasattr(tokenizer, "convert_ids_to_tokens"):
-        return str(tokenizer.decode(tokens))
-    return str(tokenizer.decode(tokens, clean_up_tokenization_spaces=False))
-
-
 @cache
 def _byte_letters() -> dict[str, int]:
     """The byte of each letter in the vocabularies of byte-level BPE."""
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     return {letter: byte for byte, letter in bytes_to_unicode().items()}
-
-
-def is_chat(given: Any) -> bool:
-    """Returns true for a list of messages, each with a role and a content."""
-    is_list = isinstance(given, list | tuple) and len(given) > 0
-    return is_list and all(isinstance(item, Mapping) and {"role", "content"} <= item.keys() for item in given)
-
-
-TEMPLATE_ADDS = 1_000_000  # characters, at most, to those of a chat
-
-
-def rendered(chat: Sequence[Mapping[str, Any]], tokenizer: Any, what: str, **options: Any) -> Any:
-    """The answer of the tokenizer's `apply_chat_template` for a chat. Error messages call the chat `what`.
-
-    A template is a program in the tokenizer's files, which transformers runs in a sandbox, for as long as it takes.
-    Raises InputError where it refuses the chat, fails, or makes far more text than the chat holds.
-    """
-    for message in chat:
-        if isinstance(message["content"], str):
-            unicode_text(message["content"], what)
-    shown = f"{what} ({', '.join(str(message['role']) for message in chat)}): the model's chat template"
-    most = TEMPLATE_ADDS + sum(len(str(message["content"])) for message in chat)
-    try:
-        size = len(tokenizer.apply_chat_template(chat, tokenize=False))
-        if size <= most:
-            return tokenizer.apply_chat_template(chat, **options)
-    except Exception as error:  # templates are programs
-        raise InputError(f"{shown} refuses it: {reason_of(error)}") from error
-    raise InputError(f"{shown} makes {size:,} characters of it; give the text of the chat")

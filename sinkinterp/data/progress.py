@@ -6,7 +6,6 @@ from contextlib import ExitStack, closing, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from importlib.util import find_spec
-from threading import Event, Thread
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from tqdm.std import tqdm
@@ -113,26 +112,12 @@ class _Lines(tqdm):
 
 
 class _Work:
-    """One piece of work, shown in a bar; in a new bar where less is done than before, as of another part of it.
-
-    The bar is drawn again every few seconds in which nothing is reported, such as in a long forward pass.
-    """
+    """One piece of work, shown in a bar; in a new bar where less is done than before, as of another part of it."""
 
     def __init__(self, kind: Callable[..., tqdm], stack: ExitStack, work: str) -> None:
         self.kind, self.stack = kind, stack
         self.bar: tqdm | None = None
         self.work = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in work)
-        is_over = Event()
-        Thread(target=self._renew, args=(is_over,), daemon=True).start()
-        stack.callback(is_over.set)
-
-    def _renew(self, is_over: Event) -> None:
-        done: float | None = None
-        while not is_over.wait(SECONDS_BETWEEN_LINES):
-            bar = self.bar
-            if bar is not None and bar.n == done != bar.total:
-                bar.refresh()
-            done = None if bar is None else bar.n
 
     def __call__(self, done: int, total: int, note: str = "") -> None:
         if self.bar is None or done < self.bar.n:

@@ -17,7 +17,6 @@ from typing import Any, NoReturn, TextIO
 
 from ..checks import InputError, check_count, instance_of, refusal, unicode_text
 from ..spec import added_later
-from .given_tokenizer import is_chat
 from .hub import asking_hub
 from .progress import OnProgress, no_progress
 from .sources import Source
@@ -26,11 +25,10 @@ Row = Mapping[str, object]
 HUB = "hub:"  # begins the name of a data set on a command line
 ENCODING = "utf-8-sig"  # the mark with which Windows begins a file is not the first token of its text
 _PACKED = (".gz", ".zst")
-_ARRAYS = {".npy": "np.load", ".npz": "np.load", ".pt": "torch.load"}  # of ids, and what reads them
 
 
 class Texts(Source):
-    """The texts or chats in a column of a file or a folder, or of a data set of Hugging Face: `hub`.
+    """The texts in a column of a file or a folder, or of a data set of Hugging Face: `hub`.
 
     split, config: of a data set. limit: the most texts; None for all. Each iteration reads the source again, as far as
     it is asked. A data set has no fingerprint, so a change of it goes unnoticed: use one that does not change.
@@ -99,8 +97,8 @@ def texts(source: Path | str, column: str = "text", *, split: str = "train", con
     """The texts of a data set, wherever a model reads text: `si.measure(model, si.texts("allenai/c4", config="en"))`.
 
     `source` is the name of a data set of Hugging Face, which `datasets.load_dataset` streams, or a `Path`. A `Path` is
-    a file (.jsonl, .json, .txt, .parquet or .csv, packed or not) or a folder of such files. `column` holds texts or
-    chats. The paragraphs of a .txt file are its texts. Raises InputError for other sources now, and for what cannot be
+    a file (.jsonl, .json, .txt, .parquet or .csv, packed or not) or a folder of such files. `column` holds texts.
+    The paragraphs of a .txt file are its texts. Raises InputError for other sources now, and for what cannot be
     read when the first text is read.
     """
     instance_of(source, Path | str, "a source is a Path, or the name of a data set")
@@ -141,9 +139,7 @@ def files_of(path: Path) -> list[Path]:
             if not path.is_file():
                 raise FileNotFoundError("there is no such file")
             if ending_of(path) not in _READERS:
-                load = _ARRAYS.get(ending_of(path))
-                fix = f"give its token ids, {load}({path.name!r})" if load else "convert it to .jsonl with a text field"
-                raise InputError(f"{path} is not a {ENDINGS} file; {fix}")
+                raise InputError(f"{path} is not a {ENDINGS} file; convert it to .jsonl with a text field")
             return [path]
         found = sorted(_inside(path))
     check_count(found, f"{ENDINGS} files in the folder {path}")
@@ -210,26 +206,17 @@ def _json_rows(file: Path) -> Iterator[Row]:
         if first.lstrip().startswith("["):
             yield from ({"text": row} if isinstance(row, str) else row for row in json.loads(first + lines.read()))
             return
-        for number, line in enumerate(chain([first], lines), 1):
-            with refusal(f"cannot read {file}, line {number}", "every line should hold a JSON object"):
-                if not line.isspace():
-                    yield json.loads(line)
+        yield from (json.loads(line) for line in chain([first], lines) if not line.isspace())
 
 
 def _cells(file: Path) -> Iterator[Row]:
     """The rows of a .csv file; every cell is a text. Raises InputError for a row that does not fit its header."""
     csv.field_size_limit(sys.maxsize)
     with _opened(file, newline="") as lines:
-        rows = csv.reader(lines, strict=True)
-        header = next(rows, [])
-        if len(set(header)) < len(header) or (len(header) == 1 and not {";", "\t"}.isdisjoint(header[0])):
-            named = ", ".join(map(repr, header))
-            raise InputError(f"the columns of {file}, {named:.80}, have commas between them and names of their own")
-        for cells in filter(None, rows):
-            if len(cells) != len(header):
-                what = f"{len(cells)} cells for {len(header)} columns ({', '.join(header)})"
-                raise InputError(f"{file}, line {rows.line_num}: {what}; give each row a cell for each column")
-            yield dict(zip(header, cells, strict=True))
+        for row in (rows := csv.DictReader(lines, strict=True)):
+            if None in row or None in row.values() or len(row) < len(rows.fieldnames or ()):
+                raise InputError(f"{file}, line {rows.line_num}: a row has other cells than the header has columns")
+            yield row
 
 
 def _parquet_rows(file: Path) -> Iterator[Row]:
@@ -260,19 +247,11 @@ def text_of_file(path: Path) -> str:
         return path.read_text(encoding=ENCODING)
 
 
-def text_in(row: Row, column: str, where: Path | str) -> Any:
-    """The text or the chat in a column of a row; of a .txt file, its text.
-
-    Raises InputError, which names the row's columns, where it holds neither.
-    """
-    column = "text" if isinstance(where, Path) and ending_of(where) == ".txt" else column
-    text = row.get(column)
-    if is_chat(text):
-        return text
+def text_in(row: Row, column: str, where: Path | str) -> str:
+    """The text in a column of a row; of a .txt file, its text. Raises InputError, which names the row's columns."""
+    text = row.get("text" if isinstance(where, Path) and ending_of(where) == ".txt" else column)
     if not isinstance(text, str):
         has = ", ".join(f"{name!r} ({type(value).__name__})" for name, value in row.items())
-        fitting = [name for name, value in row.items() if isinstance(value, str) or is_chat(value)]
-        fix = f"name the column: column={fitting[0]!r}" if fitting else "give its texts as strings"
-        fix = "leave out rows without a text" if column in row and text is None else fix
+        fix = "name the column of its texts, column=..., and leave out rows without a text"
         raise InputError(f"a row of {where} has no text in {column!r}, only {has}; {fix}")
     return unicode_text(text, f"a text of {where}")

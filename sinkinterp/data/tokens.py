@@ -1,4 +1,4 @@
-"""Token sets, which a model is measured on, and how they are made: of texts, chats, ids and arrays, or at random."""
+"""Token sets, which a model is measured on, and how they are made: of texts, ids and arrays, or at random."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
@@ -16,8 +16,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..checks import LARGEST, InputError, check_count, check_memory, instance_of, unicode_text, whole_number
 from .choices import Bos
-from .given_tokenizer import appended_tokens, check_has, check_one_bos, is_chat, rendered
-from .texts import Texts, is_blank, source_of, text_in
+from .given_tokenizer import appended_tokens, check_has, check_one_bos
+from .texts import Texts, is_blank, source_of
 
 Tokens = Int[Tensor, "sequence pos"]
 Lengths = Int[Tensor, " sequence"]
@@ -94,22 +94,20 @@ class TokenSet:
             (rows,) = (self.lengths == length).nonzero(as_tuple=True)
             yield rows, self.tokens[rows, :length]
 
-    def with_padding_noted(self, pads: Mapping[int, int]) -> "TokenSet":
-        """The same token set. Its source says if sequences begin or end with one id several times.
+    def checked_for(self, pads: Mapping[int, int]) -> "TokenSet":
+        """The same token set. Raises InputError if a sequence begins or ends with padding.
 
-        pads: the ids of padding, and how often each must be repeated to be known as such. Raises InputError for those.
+        pads: the ids of padding, and how often each must be repeated to be known as such.
         """
-        runs = _runs(self)
-        for token, times in runs:
-            if times >= pads.get(token, times + 1):
-                fix = "give the tokenizer's whole answer, with its attention_mask, or lists without padding"
-                what = f"a sequence begins or ends with {times} of token {token}, the padding"
-                raise InputError(f"{what}, and no mask marks it; {fix}")
-        repeated = [token for token, times in runs if times > 1]
-        if not repeated:
-            return self
-        what = f"{len(repeated)} beginnings or ends repeat one id, such as {repeated[0]}"
-        return replace(self, source=f"{self.source} ({what}; read as tokens, not as padding)")
+        for _, group in self.groups():
+            for side in (group, group.flip(1)):
+                repeats = (side == side[:, :1]).int().cumprod(1).sum(1).tolist()
+                for token, times in zip(side[:, 0].tolist(), repeats, strict=True):
+                    if pads.get(token, times + 1) <= times < group.shape[1]:
+                        fix = "give the tokenizer's whole answer, with its attention_mask, or lists without padding"
+                        what = f"a sequence begins or ends with {times} of token {token}, the padding"
+                        raise InputError(f"{what}, and no mask marks it; {fix}")
+        return self
 
 
 def _without_padding(tokens: Tokens, mask: Shaped[Tensor, "..."]) -> list[Tensor]:
@@ -156,65 +154,32 @@ def token_set_of(tokens: Any, encode: Encode, column: str = "text") -> TokenSet:
     """The token set of anything in `TokensLike`, or of another column of texts or ids.
 
     `encode` makes the token set of texts. One list of ids is one sequence. Several lists may differ in length. A
-    mapping is what a tokenizer returned: "input_ids" and, for padded ids, "attention_mask". A `Path`, `si.texts(...)`
-    and a Dataset of `datasets` stand for their first texts or chats, in the `column`; rows of a Dataset without it may
-    hold "input_ids". Raises InputError for everything else.
+    mapping is what a tokenizer returned: "input_ids" and, for padded ids, "attention_mask". A `Path` and
+    `si.texts(...)` stand for their first texts, in the `column`. Raises InputError for everything else.
     """
     if isinstance(tokens, TokenSet):
         return tokens
     if isinstance(tokens, str):
         return encode([tokens])
     if isinstance(tokens, Path | Texts):
-        source = source_of(tokens, column)
-        return _of_first(source, source.name, encode)
+        return _of_first(source_of(tokens, column), encode)
     if isinstance(tokens, Mapping):
         return _of_mapping(tokens)
-    if hasattr(tokens, "column_names") and isinstance(tokens, Iterable):
-        return _of_dataset(tokens, encode, column)
-    if isinstance(tokens, np.ndarray) and tokens.dtype.kind in "OUST":
-        tokens = tokens.tolist()
     if isinstance(tokens, Tensor | np.ndarray | np.generic):
         return TokenSet.of(_of_array(tokens))
     items = items_of(tokens)
-    if items and (all(isinstance(item, str) for item in items) or is_chat(items) or all(map(is_chat, items))):
+    if items and all(isinstance(item, str) for item in items):
         return encode(items)
-    if items and all(isinstance(item, Mapping) and "input_ids" in item for item in items):
-        items = [item["input_ids"] for item in items]
-    if items and all(isinstance(item, Tensor | np.ndarray) and item.ndim == 2 for item in items):  # as of a DataLoader
-        items = [row for batch in items for row in batch]
     is_one = not any(isinstance(item, str) or _is_many(item) for item in items)
     return TokenSet.of_rows([items] if items and is_one else [items_of(item) for item in items])
 
 
-def _of_dataset(dataset: Iterable[Any], encode: Encode, column: str) -> TokenSet:
-    """The token set of the first rows of a Dataset of `datasets`: of their texts, or of their ids."""
-    rows = list(islice(dataset, FIRST_TEXTS + 1))
-    if not all(isinstance(row, Mapping) for row in rows):
-        raise _misread(f"a {type(dataset).__name__} has no rows of texts or ids")
-    if rows and column not in rows[0] and "input_ids" in rows[0]:
-        names = [name for name, value in rows[0].items() if _is_many(value) and not isinstance(value, str)]
-        return _of_mapping({name: [row[name] for row in rows[:FIRST_TEXTS]] for name in names})
-    return _of_first((text_in(row, column, "the dataset") for row in rows), "a dataset", encode)
-
-
-def _of_first(texts: Iterable[str], name: str, encode: Encode) -> TokenSet:
-    """The token set of the first texts of a source of this name. Raises InputError where there are none."""
-    first = list(islice(texts, FIRST_TEXTS + 1))
-    check_count(first, f"texts in {name}")
-    name += f", its first {FIRST_TEXTS} texts" if len(first) > FIRST_TEXTS else ""
-    return replace(encode(first[:FIRST_TEXTS]), source=name)
-
-
-_FIXES = {  # of what would change a pass and is not read
-    "position_ids": "edits change positions, such as edits=si.SwapPositions(0, 4)",
-    "inputs_embeds": "edits change embeddings, such as edits=Change(sites.TOKEN_EMBEDDING, ...)",
-    "input_features": "load the model with encoder=Sound(file)",
-    "labels": "leave them out: every next token is predicted",
-}
-_OF_TOKENIZERS = {  # what tokenizers return beside it, and no model takes
-    *("input_ids", "attention_mask", "special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping"),
-    *("overflowing_tokens", "num_truncated_tokens", "length"),
-}
+def _of_first(source: Texts, encode: Encode) -> TokenSet:
+    """The token set of the first texts of a source. Raises InputError where there are none."""
+    first = list(islice(source, FIRST_TEXTS + 1))
+    check_count(first, f"texts in {source.name}")
+    more = f", its first {FIRST_TEXTS} texts" if len(first) > FIRST_TEXTS else ""
+    return replace(encode(first[:FIRST_TEXTS]), source=source.name + more)
 
 
 def _of_mapping(given: Mapping[str, Any]) -> TokenSet:
@@ -224,30 +189,22 @@ def _of_mapping(given: Mapping[str, Any]) -> TokenSet:
         raise _misread(f"a {type(given).__name__} without input_ids holds no tokens; give an item ({items})")
     token_set = token_set_of(given["input_ids"], _refuse_texts)
     mask = None if given.get("attention_mask") is None else _mask_of(given["attention_mask"], token_set)
-    for name in sorted(given.keys() - _OF_TOKENIZERS, key=lambda name: "token_type" in str(name)):
-        if not (given[name] is None or _changes_nothing(str(name), given[name], token_set, mask)):
-            fix = _FIXES.get(name, "tokens alone are measured: leave it out, with the tokens that stand for it")
+    for name in given.keys() - {"input_ids", "attention_mask"}:
+        is_type = str(name).endswith("token_type_ids")  # one type is the same as none
+        if given[name] is not None and not (is_type and not _mask_of(given[name], token_set, name).any()):
+            fix = "give input_ids and attention_mask alone; edits change positions and embeddings"
             raise InputError(f"{name!r} is not read, and may change what the model computes; {fix}")
     return token_set if mask is None else TokenSet.of(token_set.tokens, attention_mask=mask)
-
-
-def _changes_nothing(name: str, value: Any, token_set: TokenSet, mask: Tensor | None) -> bool:
-    """Whether an input is what the model takes without it: types 0, positions 0, 1, 2, ..., or the tokens as labels."""
-    real = (token_set.tokens != PAD if mask is None else mask).to(token_set.tokens)
-    plain = {"position_ids": real.cumsum(1) - 1, "cache_position": real.cumsum(1) - 1, "labels": token_set.tokens}
-    usual = real * 0 if name.endswith("token_type_ids") else plain.get(name)
-    return usual is not None and bool(((_mask_of(value, token_set, name) - usual) * real).eq(0).all())
 
 
 def _mask_of(given: Any, token_set: TokenSet, name: str = "attention_mask") -> Shaped[Tensor, "sequence pos"]:
     """A mask in lists, arrays or tensors as a tensor, 0 after the end of a list that is shorter.
 
-    Positions may have one row for all sequences. Raises InputError unless there is a number for every token.
+    Raises InputError unless there is a number for every token.
     """
     rows = list(given) if getattr(given, "ndim", 0) > 1 else _items_in(given)
     rows = rows if any(map(_is_many, rows)) else [rows]
     n, longest = token_set.tokens.shape
-    rows = rows * n if len(rows) == 1 and "position" in name else rows
     expected = [longest] * n if token_set.lengths is None else token_set.lengths.tolist()
     try:
         numbers = [torch.as_tensor(row if isinstance(row, Tensor | np.ndarray) else list(row)) for row in rows]
@@ -313,17 +270,6 @@ def _refuse_texts(texts: Sequence[str]) -> TokenSet:
     raise _misread("input_ids are texts")
 
 
-def _runs(token_set: TokenSet) -> list[tuple[int, int]]:
-    """How often the first token of each sequence is repeated there, and the last; sequences of one token left out."""
-    runs: list[tuple[int, int]] = []
-    for _, group in token_set.groups():
-        for row in group.tolist():
-            for side in (row, row[::-1]):
-                others = (i for i, token in enumerate(side) if token != side[0])
-                runs += ((side[0], times) for times in islice(others, 1))
-    return runs
-
-
 CHARACTERS = 64  # of a text are tokenised for every token that is asked for
 UNLIMITED = 2**30  # tokens of a text
 
@@ -334,7 +280,7 @@ class TooFewTexts(InputError):
 
 @dataclass(frozen=True)
 class TextToTokens:
-    """Makes token sets of texts and of chats with the tokenizer of one model, by one rule about BOS.
+    """Makes token sets of texts with the tokenizer of one model, by one rule about BOS.
 
     Raises InputError for a model without a tokenizer, and for `Bos.ALWAYS` if the tokenizer has no BOS.
     """
@@ -403,19 +349,6 @@ class TextToTokens:
     def first_in(self, source: Texts, most: int | None) -> TokenSet:
         """The first `most` tokens of the first text of a source. Raises InputError where it has none."""
         return self.one(next(iter(source), ""), most, source.name)
-
-    def chats(self, chats: Sequence[Any], source: str, most: int | None = None) -> TokenSet:
-        """The first `most` tokens of every chat in the tokenizer's chat template, less its BOS by `Bos.NEVER`.
-
-        Raises InputError if the tokenizer has no template, and for a chat that it refuses.
-        """
-        if not getattr(self.tokenizer, "chat_template", None):
-            raise InputError("this tokenizer has no chat template; give the text of the chat")
-        named = [(f"chat {i}", chat) for i, chat in enumerate(chats)]
-        rows = [rendered(chat, self.tokenizer, name, return_dict=False) for name, chat in named]
-        less_bos = self.bos is Bos.NEVER and self.tokenizer.bos_token_id is not None
-        rows = [row[int(less_bos and row[:1] == [self.tokenizer.bos_token_id]) :][:most] for row in rows]
-        return replace(TokenSet.of_rows(rows, source), bos=f"chat template{', less its BOS' if less_bos else ''}")
 
     @cached_property
     def _appended(self) -> int:

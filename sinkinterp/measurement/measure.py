@@ -267,7 +267,7 @@ def measure(  # noqa: PLR0913  everything that a measurement takes
     """The report of a model on some tokens, with `edits`, one or several, applied while it runs.
 
     `model` is a subject, or what `load` makes one of: a name, a path, a model in memory. `tokens` are a text, a list of
-    texts (each a sequence of its own length; `subject.tokens` cuts them to one length), a chat, the `Path` of a file
+    texts (each a sequence of its own length; `subject.tokens` cuts them to one length), the `Path` of a file
     or folder of texts, `si.texts(...)`, ids in lists, arrays or tensors (`sequence pos`, or `pos`), what a tokenizer
     returned, or a TokenSet; by default the first 100 docstrings that `sinkinterp measure` reads. `column` holds the
     texts of a file. `positions` (from 0; default all) are those whose importance is measured: one costs a column per

@@ -61,7 +61,7 @@ class Inputs:
         """
         tokenizer = subject.tokenizer
         if self.tokens is not None:
-            return self._from_ids(token_ids(self.tokens), self.tokens.name).with_padding_noted(pads_of(subject))
+            return self._from_ids(token_ids(self.tokens), self.tokens.name).checked_for(pads_of(subject))
         if self.drawn is not None:
             first = tokenizer.bos_token_id if self.bos is Bos.ALWAYS and tokenizer is not None else None
             return _DRAW[self.drawn](subject.shape.vocab, self.length, self.sequences, self.seed, first)

@@ -38,7 +38,6 @@ from sinkinterp.backends import encoder as encoder_input
 from sinkinterp.backends.files.model_files import check_fits_memory
 from sinkinterp.checks import InputError
 from sinkinterp.data import tokens as token_sets
-from sinkinterp.data.given_tokenizer import rendered
 from sinkinterp.data.texts import source_of as texts_of, text_of_file
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.interventions import selectors
@@ -94,12 +93,6 @@ def with_theta(theta):
 def run_patched(subject, *inputs):
     with si.patched(subject.model, si.SwapPositions(0, 1)):
         subject.model(*inputs)
-
-
-def rendered_by(template, subject):
-    tokenizer = copy.deepcopy(subject.tokenizer)
-    tokenizer.chat_template = template
-    return rendered([{"role": "user", "content": "hi"}], tokenizer, "chat 0")
 
 
 X = torch.arange(48.0).reshape(2, 3, 8).cos()
@@ -362,8 +355,6 @@ CALLS = {  # whose parts are right one by one, or whose argument is no argument 
     **{f"texts {given!r}": lambda s, given=given: si.load("sinkinterp/text-softmax").tokens(given)
        for given in (" ", "\n\t", ["", " "], {"a": 1}, "the \ud800 cat")},
     "BOS as asked for": lambda s: s.tokens("words", bos="sometimes"),
-    **{f"the template {text}": lambda s, text=text: rendered_by(text, si.load("sinkinterp/text-softmax"))
-       for text in ("{{ 1 / 0 }}", "{% for %}", "{{ 'a' * 10**7 }}", "{% for i in range(10**9) %}{% endfor %}")},
     "a token set of floats": lambda s: TokenSet(torch.rand(2, 5), "floats", ""),
     "a token set of one axis": lambda s: TokenSet(torch.arange(5), "flat", ""),
     **{f"rows of {rows}": lambda s, rows=rows: TokenSet.of_rows(rows)

@@ -148,7 +148,7 @@ SAYS = {  # lines whose error says what to type
     f"cache {SHIPPED} --save {{files}}/tokens.json": "--force",
     f"measure {GOOD} --prompt 'a b' --text {{files}}/a.txt": "--text and --prompt are given together",
     "mend sinkinterp/text-softmax --out run --set lr=1e-4": "lr=... has no effect without --steps",
-    "mend sinkinterp/text-softmax --out run --set untl=0": "near ones: until",
+    "mend sinkinterp/text-softmax --out run --set untl=0": "until",
     f"mend {GOOD} --out run --remedy none": "no such option: --remedy; see",
     f"{MEASURE} --table sinks --layer 9": "--layer is a whole number from 0 to",
     f"{MEASURE} --table positions --position 9": "has positions 0 to 3",

@@ -58,17 +58,6 @@ def test_lines_come_every_few_seconds_with_the_time_left(clock, capsys):
     assert first.startswith("step 12/100, loss 12, 04:2") and last == "step 100/100, loss 100, 00:00 left"
 
 
-def test_a_long_pass_is_said_again_until_it_ends(monkeypatch, capfd):
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.01)
-    with progress_bars(in_lines=True) as start:
-        start("measuring")(0, 1)
-        text = ""
-        while text.count("\n") < 2:
-            text += capfd.readouterr().err
-    whole = text[: text.rindex("\n")].splitlines()  # the last one may be read in part
-    assert all(line.startswith("measuring 0/1, 00:") for line in whole), text
-
-
 def test_work_of_unknown_size_says_how_much_is_done_and_a_new_part_has_a_bar_of_its_own(clock, capsys):
     with progress_bars(in_lines=True) as start:
         show = start("data")

@@ -10,7 +10,6 @@ import pytest
 from datasets.exceptions import DatasetNotFoundError
 from refusals import refused
 
-from sinkinterp.checks import InputError
 from sinkinterp.data.texts import texts as texts_of
 from sinkinterp.data.tokens import token_set_of
 
@@ -135,15 +134,6 @@ def test_a_dataset_that_cannot_be_streamed_says_why_in_one_line(streamed, error,
     refused(lambda: next(iter(texts_of("stanfordnlp/imdb"))), why)
 
 
-CHAT = [{"role": "user", "content": "What?"}, {"role": "assistant", "content": "That."}]
-
-
-def test_chats_are_in_the_column_that_is_named(tmp_path):
-    path = write_rows(tmp_path / "a.jsonl", [{"id": 1, "messages": CHAT}])
-    assert list(texts_of(path, "messages")) == [CHAT]
-    refused(lambda: list(texts_of(path)), "column='messages'")
-
-
 @pytest.mark.parametrize("between", ["\n\n", "\n\n\n", "\n" * 7, "\n \t\n", "\r\n\r\n\r\n", "\n\n \n"])
 def test_a_paragraph_neither_begins_nor_ends_with_a_line_end(tmp_path, between):
     file = tmp_path / "a.txt"
@@ -153,29 +143,21 @@ def test_a_paragraph_neither_begins_nor_ends_with_a_line_end(tmp_path, between):
 
 OTHER_CELLS = (
     *("text\nwhat, then\n", 'text,b\n"a","b"\n1,2,3\n', "text,b\n1,2,\n", "text,b,c\n1,2,3\n4,5\n", "b,text\n1\n"),
+    *("text,text\na,b\n", 'text,b\n"a,b\nc,d\n', "b\na\n", "id;text\n1;one\n", "id\ttext\n1\tone\n"),
 )
-NO_CSV = ("text,text\na,b\n", 'text,b\n"a,b\nc,d\n', "b\na\n", "id;text\n1;one\n", "id\ttext\n1\tone\n")
 
 
-@pytest.mark.parametrize("content", OTHER_CELLS + NO_CSV)
-def test_a_csv_file_that_is_not_one_is_refused_and_a_row_with_other_cells_with_its_line(tmp_path, content):
-    file = write(tmp_path / "a.csv", content)
-    refused(lambda: list(texts_of(file)), f"line {content.count(chr(10))}" if content in OTHER_CELLS else "a.csv")
+@pytest.mark.parametrize("content", OTHER_CELLS)
+def test_a_csv_file_whose_rows_do_not_fit_its_header_is_refused(tmp_path, content):
+    refused(lambda: list(texts_of(write(tmp_path / "a.csv", content))), "a.csv")
 
 
-@pytest.mark.parametrize(
-    ("rows", "fix"),
-    [
-        ([{"text": "one", "id": "a"}, {"text": None, "id": "b"}], "leave out rows"),
-        ([{"text": None}], "leave out rows"),
-        ([{"text": 5}], "as strings"),
-        ([{"text": ["one", "two"]}], "as strings"),
-        ([{"text": 5, "body": "one"}], "column='body'"),
-    ],
-)
-def test_a_row_without_a_text_names_a_fix_that_is_there(tmp_path, rows, fix):
-    with pytest.raises(InputError, match=rf"no text in 'text'.*; .*{fix}[^;]*$"):
-        list(texts_of(write_rows(tmp_path / "a.jsonl", rows)))
+WITHOUT = [{"text": "one"}, {"text": None}], [{"text": 5}], [{"text": ["one"]}], [{"body": "one"}]
+
+
+@pytest.mark.parametrize("rows", WITHOUT)
+def test_a_row_without_a_text_names_its_columns_and_the_fix(tmp_path, rows):
+    refused(lambda: list(texts_of(write_rows(tmp_path / "a.jsonl", rows))), "no text in 'text', only", "column=")
 
 
 @pytest.mark.parametrize("packed", ["gz", "zst"])

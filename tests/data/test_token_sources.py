@@ -175,14 +175,11 @@ def test_ids_that_a_mask_marks_are_read_as_they_are(subject):
     assert si.measure(subject, TokenSet.of_rows(rows)).protocol.source == "tokens in memory"
 
 
-def test_without_known_padding_the_source_names_repeated_ids():
+def test_padding_is_known_by_how_often_it_is_repeated_at_an_end():
     rows = TokenSet.of_rows([[9, 9, 4, 5], [3, 4, 9, 9, 9], [7, 7]])
-    assert (
-        "3 " not in rows.with_padding_noted({}).source
-        and "2 beginnings or ends repeat" in rows.with_padding_noted({}).source
-    )
-    assert TokenSet.of_rows([[1, 2, 3], [4, 4]]).with_padding_noted({}).source == "tokens in memory"
-    refused(lambda: rows.with_padding_noted({9: 3}), "3")
+    assert rows.checked_for({9: 4, 7: 1}) is rows  # of one token alone is a text
+    refused(lambda: rows.checked_for({9: 3}), "3 of token 9")
+    refused(lambda: rows.checked_for({9: 2}), "of token 9")
 
 
 def test_a_text_that_spells_out_the_bos_that_is_put_before_it_is_refused(subject):

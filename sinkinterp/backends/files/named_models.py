@@ -36,14 +36,11 @@ def located(source: str | Path) -> str | Path:
             return _sealed(path.resolve()) if is_made or home == SHIPPED else source
     if is_downloaded(source):
         return _downloaded(str(source).removeprefix(_OLD))
-    if " " in str(source).strip():
-        raise InputError(f"{str(source)!r:.60} is not a name or a folder of a model, which comes before its text")
     names = _folders(SHIPPED)
     if owner != "sinkinterp" and (name or owner not in names):
         if "/" in name or str(source).endswith("/") or (name and Path(owner or "/").is_dir()):  # the Hub has OWNER/NAME
             kind = "file" if Path(source).suffix == ".gguf" else "folder"
-            near = nearest(path.name, [each.name for each in path.parent.glob("*")], 0.5)
-            raise InputError(f"there is no {kind} {source}{near}")
+            raise InputError(f"there is no {kind} {source}")
         return source
     if name not in names:
         there_are = ", ".join(f"sinkinterp/{name}" for name in names)
@@ -92,12 +89,6 @@ def models() -> dict[str, Path]:
 def known_names() -> list[str]:
     """All names that a model of ours may have, made or not."""
     return [*shipped(), *MADE, *downloaded()]
-
-
-def check_no_model(text: Any) -> None:
-    """Raises InputError for a text that is the name of a model."""
-    if isinstance(text, str) and text in known_names():
-        raise InputError(f"{text} is the name of a model, and a text is read here; one model is read at a time")
 
 
 def names_here() -> str:
