@@ -168,7 +168,7 @@ TYPED = {
     "cut it, subject.tokens(texts, length=": (
         "reader.tokens('word ' * 90)", "reader.tokens('word ' * 90, length=reader.shape.n_ctx)",
     ),
-    "use a length of at most": ("reader.tokens(['one two'], length=50)", "reader.tokens(['one two'], length=2)"),
+    "use fewer or shorter sequences: the longest text": ("reader.tokens(['one two'], length=50)", "reader.tokens(['one two'], length=2)"),
     "name the column of its texts, column=": (
         "reader.tokens(rows_of({'body': 'one two three'}))", "reader.tokens(rows_of({'body': 'one two three'}), column='body')",
     ),
@@ -441,7 +441,7 @@ FOLLOWED = {  # typed by other tests, which load and train what takes more lines
         "draw its maps: si.attention_map", "load it as {}, or measure its attention", "set model.config.num_hidden_layers",
         "load it with attn_implementation='sdpa'", "load it with backend='huggingface' and encoder=NoEncoder()",
         "load it with beyond_context=True", "use length={}", "give parts=ModuleParts(forward=lambda",
-        "or give its .{}, which is a transformers model", "give a causal language model that runs on token ids",
+        "give a causal language model that runs on token ids",
         "load it with its head, as AutoModelForCausalLM does",
     ),
     "backends/test_what_a_file_is.py": (
@@ -464,7 +464,7 @@ FOLLOWED = {  # typed by other tests, which load and train what takes more lines
         "give a file with texts", "give a file of texts or a folder", "give a text file in UTF-8",
         "give one of its columns", "name the column",
     ),
-    "data/test_tokens.py": ('use bos="never"', "use length={} or less", "use sequences={}", "give other texts: none has two"),
+    "data/test_tokens.py": ('use bos="never"',),
     "report/test_report.py": ('read both with bos="never"', "leave top=... out", "leave {}=... out"),
     "abuse/test_bad_lines.py": (
         "leave model=... away", "leave settings=... away", "leave device_map=... away", "leave text=... away", "has no models of scale {}; choose {}",

@@ -16,7 +16,7 @@ from forks import ended, forked, forks
 from IPython.core.interactiveshell import InteractiveShell
 from typer.main import get_command
 
-from sinkinterp.backends.files.named_models import names_here
+from sinkinterp.backends.files.named_models import downloaded
 from sinkinterp.cli.main import app
 from sinkinterp.runs.catalogue import full_name
 
@@ -63,7 +63,7 @@ GENUINE = re.compile(r"^```py\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def test_the_snippets_of_the_readme_on_genuine_models_run(tmp_path, monkeypatch, capsys):
-    if missing := [name for name in ("smollm2", "whisper-tiny.en") if name not in names_here()]:
+    if missing := [name for name in ("smollm2", "whisper-tiny.en") if name not in downloaded()]:
         pytest.skip(f"make models MODELS='{' '.join(missing)}'")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(go.Figure, "to_image", lambda *given, **options: b"\x89PNG\r\n\x1a\n" + bytes(60))

@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from sinkinterp.backends.encoder import Silence
-from sinkinterp.backends.files.named_models import SHIPPED, downloads, names_here
+from sinkinterp.backends.files.named_models import SHIPPED, downloaded, downloads
 from sinkinterp.backends.load import load
 from sinkinterp.backends.subject import Subject
 from sinkinterp.data.backcopy import BigramBackcopy
@@ -240,7 +240,7 @@ if __name__ == "__main__":
     folder = Path("figures")
     drawn = gallery(lambda name: print(f"measuring {name}"))
     write_file(folder / "gallery.html", drawn.html)
-    pictures = {**drawn.previews, **({"front": front()} if WHISPER in names_here() else {})}
+    pictures = {**drawn.previews, **({"front": front()} if WHISPER in downloaded() else {})}
     for name, picture in pictures.items():
         width, height = SIZES.get(name, (7.5, None))
         print(f"wrote {save(picture, folder / f'{name}.png', width=width, height=height)}")

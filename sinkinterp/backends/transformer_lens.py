@@ -180,18 +180,6 @@ class TransformerLensSubject(HuggingFaceSubject):
         super()._read_model(model)
         self._recorded(contract.sample_tokens(self.shape.vocab), Recorder(), {}, compares=True)
 
-    def _check_contract(self, bare: Logits) -> None:
-        try:
-            super()._check_contract(bare)
-        except InputError as error:
-            raise InputError(f"{error}; {self._fix_by_hooks}") from error
-
-    @property
-    def _fix_by_hooks(self) -> str:
-        """What a user does where the hooks do not make up the call."""
-        foreign = hooked_points(self.bridge)
-        return f"take off your hooks on {', '.join(foreign)}" if foreign else FIX
-
     @property
     def _embedding(self) -> nn.Embedding:
         return self.bridge.embed.original_component
@@ -225,7 +213,7 @@ class TransformerLensSubject(HuggingFaceSubject):
                 why = "change what attention computes, and a read does not show it"
                 raise InputError(f"your hooks on {', '.join(hooked)} {why}; {fix}")
             why = "the queries, keys and masks that its hooks show do not give its own pattern"
-            raise InputError(f"{self.name} under TransformerLens cannot be measured: {why}; {self._fix_by_hooks}")
+            raise InputError(f"{self.name} under TransformerLens cannot be measured: {why}; {FIX}")
         return logits
 
     @contextmanager

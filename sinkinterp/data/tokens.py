@@ -449,12 +449,6 @@ def _long_enough(rows: Iterable[list[int]], length: int, sequences: int | None) 
             break
     if kept and sequences in (None, len(kept)):
         return torch.tensor(kept), too_short
-    if sequences is None:
-        what = f"use a length of at most {longest}, that of the longest" if longest else "they are blank"
-        raise InputError(f"no text has {length} tokens; {what}")
-    fix = f"use sequences={len(kept)} or a smaller length=..." if kept else f"use length={longest} or less"
-    fix = fix if longest > 1 else "give other texts: none has two tokens"
-    raise TooFewTexts(
-        f"{sequences} sequences of {length} tokens were asked for, but of {too_short + len(kept)} texts "
-        f"{too_short} are shorter than that and {len(kept)} are left; {fix}"
-    )
+    wanted = "sequences" if sequences is None else f"{sequences} sequences"
+    what = f"{wanted} of {length} tokens were asked for, and of {too_short + len(kept)} texts {len(kept)} are that long"
+    raise TooFewTexts(f"{what}; use fewer or shorter sequences: the longest text has {longest} tokens")

@@ -216,7 +216,7 @@ def test_a_kind_without_defaults_takes_its_fields_beside_it():
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("lrr=1", "Recipe has model, "),
+        ("lrr=1", "no setting 'lrr'; Recipe has"),
         ("n_layers=4", "no setting 'n_layers'"),
         ("model.lr.x=4", "no setting 'model.lr.x'"),
         ("zzz=1", "no setting 'zzz'; there are steps, batch, "),

@@ -35,7 +35,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
-from ...checks import InputError, check_installed, check_memory, nearest, refusal, refusing
+from ...checks import InputError, check_installed, check_memory, refusal, refusing
 from ...data.hub import asking_hub
 from ...files import check_is_file
 from ...lm import model as ours  # noqa: F401  transformers' auto classes then know our models
@@ -43,7 +43,7 @@ from ...seals import verify
 from ..mended import adapter_folder, base_of, merged
 from .folders import check_file, check_folder, is_gguf
 from .kinds import check_causal_folder
-from .named_models import known_names, located, names_here, origin_in
+from .named_models import located, origin_in
 
 
 def _place_of(source: str | Path) -> dict[str, Any]:
@@ -145,6 +145,7 @@ def _config_of(source: str | Path) -> PreTrainedConfig | None:
         return AutoConfig.from_pretrained(source, trust_remote_code=False)
 
 
+_NAME_ONE = "give a name on the Hub, with a network, a folder, or a name that `sinkinterp list models` prints"
 DeviceMap = str | dict[str, int | str | torch.device] | None
 
 
@@ -171,9 +172,7 @@ def load_model(
     else:
         check_folder(source)
         if not Path(source).exists():
-            near = nearest(str(source).lower(), known_names())
-            fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
-            fix += f"{near}; here without a network: {names_here()} (sinkinterp list models)"
+            fix = _NAME_ONE
         verify(Path(source), "*config.json", "model*")
     with refusal(f"cannot load {given}", fix), asking_hub(source):  # a damaged file can fail anyhow
         config = checked_config(source)
@@ -201,7 +200,7 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
     if not _has_tokenizer(Path(source)):
         return load_tokenizer(base_of(folder)) if folder else None
     verify(Path(source), "*token*", "config.json")
-    fix = "" if Path(source).exists() else "give the name of a model on the Hub, with a network, or a folder"
+    fix = "" if Path(source).exists() else _NAME_ONE
     any_error = refusal(f"cannot load the tokenizer of {source}", fix)  # a damaged file can fail in any way
     with any_error, asking_hub(source):
         tokenizer = AutoTokenizer.from_pretrained(**_place_of(source), trust_remote_code=False)
@@ -238,8 +237,7 @@ def check_named(source: str | Path) -> None:
     """Raises InputError for a model that is not here, and that the Hub does not know. Reads no weights."""
     place = located(source)
     if not Path(place).exists():
-        fix = f"here without a network: {names_here()}{nearest(str(source).lower(), known_names())}"
-        with refusal(f"cannot load {source}", fix):
+        with refusal(f"cannot load {source}", _NAME_ONE):
             checked_config(place)
 
 

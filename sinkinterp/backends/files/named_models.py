@@ -86,16 +86,6 @@ def models() -> dict[str, Path]:
     return downloaded() | shipped()
 
 
-def known_names() -> list[str]:
-    """All names that a model of ours may have, made or not."""
-    return [*shipped(), *MADE, *downloaded()]
-
-
-def names_here() -> str:
-    """The models that need no network, for an error message."""
-    return ", ".join([next(iter(shipped())), *downloaded()])
-
-
 def origin_in(folder: Path) -> dict[str, Any]:
     """The content of the SOURCE.json of a folder; empty without one of ours."""
     try:

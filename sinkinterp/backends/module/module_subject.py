@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from ...attention import MLP, POSITION_EMBEDDING, TOKEN_EMBEDDING, AttentionCall, Gap
 from ...checks import InputError, accepting, instance_of, refusal
 from ...data.tokens import Tokens
 from .. import contract
-from ..anatomy.modules import StreamModules, Tap, running_device
+from ..anatomy.modules import StreamModules, Tap
 from ..attached import RECORDING, computed_by, eval_mode, used_alone
 from ..huggingface import HuggingFaceSubject
 from ..recorder import Recorder
@@ -223,7 +222,7 @@ class ModuleSubject(HuggingFaceSubject):
         if parts.forward is not None:
             accepting(parts.forward, "forward", model, None)
         self._forward_of, self._described = parts.forward, parts.attention
-        with used_alone(model), _naming_the_model_inside(model):
+        with used_alone(model):
             self._find(parts.blocks, parts.positions)
 
     def _find(self, blocks: str | None, positions: str | None) -> None:
@@ -274,7 +273,7 @@ class ModuleSubject(HuggingFaceSubject):
 
     def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Logits:
         tokens = tokens.to(self.device)
-        with torch.set_grad_enabled(recorder.gradients), eval_mode(self.model), _naming_the_model_inside(self.model):
+        with torch.set_grad_enabled(recorder.gradients), eval_mode(self.model):
             if self._grows:  # it keeps rotations or masks of the longest input
                 self.logits(tokens[:1])
             with self._recording(recorder, **positions):
@@ -339,34 +338,6 @@ class ModuleSubject(HuggingFaceSubject):
     @property
     def _n_ctx(self) -> int | None:
         return self.tensor(self._positions_source).shape[-2] if self._positions_source else None
-
-
-@contextmanager
-def _naming_the_model_inside(model: nn.Module) -> Iterator[None]:
-    """Names the transformers model that a wrapper holds, such as peft's, where the wrapper itself cannot be read."""
-    try:
-        yield
-    except InputError as error:
-        inside = next((name for name, part in model.named_modules() if isinstance(part, PreTrainedModel)), None)
-        if inside is None:
-            raise
-        if _same_logits(model, model.get_submodule(inside)):
-            raise InputError(f"{error}; or give its .{inside}, which is a transformers model") from error
-        why = f"its .{inside} alone returns other logits, as under prefix tuning, so it is another model"
-        raise InputError(f"{str(error).partition(';')[0]}; {why}") from error
-
-
-def _same_logits(model: nn.Module, inside: Any) -> bool:
-    """Whether a wrapper and the transformers model inside it return the same logits for a few tokens."""
-    if any(parameter.is_meta for parameter in model.parameters()):
-        return True  # it holds no numbers to compare
-    tokens = torch.arange(7, device=running_device(inside))[None] % inside.get_input_embeddings().num_embeddings
-    with torch.no_grad(), eval_mode(model):
-        try:
-            outer, inner = (part(tokens).logits for part in (model, inside))
-        except Exception:  # a wrapper may need other arguments
-            return False
-    return outer.shape == inner.shape and torch.allclose(outer, inner, atol=1e-4)
 
 
 @contextmanager
