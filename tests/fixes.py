@@ -452,7 +452,7 @@ FOLLOWED = {  # typed by other tests, which load and train what takes more lines
         "describe its attention: parts=ModuleParts", "give parts=ModuleParts(attention=AttentionOf", "choose {}", "name one of these",
         "give one F.embedding of the ids", "run it once on as many tokens",
     ),
-    "backends/test_patched.py": ("take off your hooks on", "call model.eval(), or set it to 0", "take one of them off", "give the change as an edit"),
+    "backends/test_patched.py": ("call model.eval(), or set it to 0", "take one of them off", "give the change as an edit"),
     "applications/test_mend.py": ("call si.without_adapter(model) first", "mends other weights than these; load {}"),
     "applications/test_leaving_out.py": ("remove the parametrisation",),
     "measurement/test_parity.py": ("read it with the Hugging Face backend", "use the Hugging Face backend"),

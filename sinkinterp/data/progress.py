@@ -101,6 +101,11 @@ class _Lines(tqdm):
     def status_printer(file: Any) -> Callable[[str], None]:
         return lambda text: print(text, file=file, flush=True)
 
+    def __str__(self) -> str:
+        elapsed = self.format_interval(self.format_dict["elapsed"])
+        text = super().__str__().replace("? left", f"{elapsed} so far")
+        return text.removesuffix("" if self.total else ", 00:00 left")
+
     def close(self) -> None:
         self.sp = None  # else the end would be printed again
         super().close()

@@ -67,7 +67,7 @@ def test_work_of_unknown_size_says_how_much_is_done_and_a_new_part_has_a_bar_of_
         before = show.bar
         show(0, 4000)
         assert show.bar is not before and show.bar.initial == 0
-    assert capsys.readouterr().err.splitlines() == ["data 2000/?, ? left"]
+    assert capsys.readouterr().err.splitlines() == ["data 2000/?"]
 
 
 def test_a_pipe_gets_nothing_unless_it_is_to_get_lines(capsys):
