@@ -26,26 +26,18 @@ _CHANGED = "its sha256 is not that of the file that was written"
 
 
 class Damaged(InputError):
-    """A file that is not as it was written."""
-
-    state = "is damaged"
+    """A file that is not as it was written, or that is in the place of another."""
 
     def __init__(self, path: Path, reason: str, fix: str = _FIX) -> None:
         self.path, self.reason, self.fix = path, " ".join(reason.split()), fix
-        super().__init__(f"{path} {self.state}: {self.reason}; {fix}")
+        super().__init__(f"{path} is damaged: {self.reason}; {fix}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.path, self.reason, self.fix)  # it crosses processes
 
     def warn(self, action: str) -> None:
         """Says in one line on standard error what is damaged and what is done about it."""
-        logging.getLogger("sinkinterp").warning("%s %s: %s; %s", self.path, self.state, self.reason, action)
-
-
-class Misplaced(Damaged):
-    """A file that is as it was written, in the place of another."""
-
-    state = "is in the wrong place"
+        logging.getLogger("sinkinterp").warning("%s is damaged: %s; %s", self.path, self.reason, action)
 
 
 def seal(folder: Path, of: Of = {}) -> None:
@@ -108,12 +100,12 @@ def write_record(path: Path, value: Any, of: Of = {}) -> None:
 
 
 def read_record(path: Path, of: Of = {}) -> Any:
-    """The value that `write_record` wrote. Raises Misplaced if it is of something else, else Damaged."""
+    """The value that `write_record` wrote. Raises Damaged if it is not, or is of something else."""
     actual, value = _parts(path)
     for name, wanted in of.items() if actual else ():
         if actual.get(name) != wanted:
             reason = f"it is of {name} {actual.get(name)}, and {name} {wanted} belongs here"
-            raise Misplaced(path, reason, "put it back, or remove it")
+            raise Damaged(path, reason, "put it back, or remove it")
     return value
 
 

@@ -421,7 +421,7 @@ TYPED = {
         "cli('measure OURS --table norms --head 0.0')", "cli('measure OURS --table norms')",
     ),
     "use --length": ("cli('measure OURS --length 9999')", "cli('measure OURS --length 16')"),
-    "use --sequences 1": (
+    "; use fewer or shorter sequences": (
         "[written('t.txt', 'a b c d e f g h i j'), cli('measure TEXTUAL --text t.txt --length 5 --sequences 3')]",
         "cli('measure TEXTUAL --text t.txt --length 5 --sequences 1')",
     ),

@@ -22,7 +22,7 @@ from transformers.utils import cached_file
 from ..checks import InputError, check_installed, instance_of, refusal
 from ..data.hub import asking_hub
 from ..files import check_is_file, path_of
-from ..seals import SEAL, Misplaced, Of, hashes_in, read_record, verify, write_record
+from ..seals import SEAL, Damaged, Of, hashes_in, read_record, verify, write_record
 from ..spec import Spec
 from .added_slots import WITH_SLOTS, AddedSlots, add_slots, remove_slots
 from .files.named_models import located
@@ -113,7 +113,7 @@ def with_adapter(model: PreTrainedModel, folder: Path | str) -> Any:
     slots, trained = AddedSlots.from_dict(record["slots"]), Trained.from_dict(record["trained"])
     try:
         hashes_in(folder, {"base": fingerprint(model)})
-    except Misplaced as error:
+    except Damaged as error:
         raise InputError(f"{folder} mends other weights than these; load {record['base']}") from error
     with ExitStack() as undo:
         undo.callback(remove_slots, model, add_slots(model, slots))
