@@ -124,7 +124,7 @@ SAYS = {  # lines whose error says what to type
     "measure {files}/no-tokenizer": "--tokens file.json",
     f"measure {{files}}/outside {TOKENS} --length 4": "shows no attention",
     f"measure {GOOD} --tokens {{files}}/tokens-beyond.json --length 4 --sequences 1": f"token id {VOCAB}",
-    f"measure {GOOD} {TOKENS} --length 5 --sequences 2": "2 are shorter",
+    f"measure {GOOD} {TOKENS} --length 5 --sequences 2": "of 2 texts 0 are",
     f"reproduce figure19 --model {SHIPPED} --model {SHIPPED}": "given twice",
     f"reproduce figure19 --scale smoke --model {SHIPPED}": "leave one",
     f"view {SHIPPED} --head \u0660.\u0660": "such as 3.7",
@@ -223,7 +223,7 @@ FINE = {  # lines that look odd and are right
     f"measure {GOOD} --text {{files}}/a.txt --length 2 --sequences 1 --first-only": "Sink_1",
     f"measure {GOOD} --drawn random --seed {2**63 - 1} --length 4 --sequences 1 --first-only": f"seed {2**63 - 1}",
     f"view {GOOD} --prompt 'caf\xe9 \u4e16\u754c the cat' --out new/folder/page.html": "wrote new/folder/page.html",
-    "train softmax --set steps=2e0 --set model.n_layers=2 --device cpu --out run": "trained: run",
+    "train softmax --set steps=2 --set model.n_layers=2 --device cpu --out run": "trained: run",
     "reproduce table03 --scale smoke --dry-run": "runs",
 }
 

@@ -95,7 +95,7 @@ def test_nothing_is_read_before_it_is_asked_for(folder):
         ([{"text": "one", "domain": None}], "domain"),
         ([{"text": "one", "domain": "a"}, {"text": "two"}], "domain"),
         ([{"text": "one", "domain": ["a", "b"]}], "domain"),
-        ([{"body": "one", "domain": "a"}], "column='body'"),
+        ([{"body": "one", "domain": "a"}], "'body' (str)"),
         ([{}], ""),
     ],
 )

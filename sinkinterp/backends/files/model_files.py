@@ -145,7 +145,7 @@ def _config_of(source: str | Path) -> PreTrainedConfig | None:
         return AutoConfig.from_pretrained(source, trust_remote_code=False)
 
 
-_NAME_ONE = "give a name on the Hub, with a network, a folder, or a name that `sinkinterp list models` prints"
+_NAME_ONE = "give a name on the Hub, with a network, a local folder, or a name that `sinkinterp list models` prints"
 DeviceMap = str | dict[str, int | str | torch.device] | None
 
 
