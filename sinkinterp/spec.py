@@ -129,8 +129,8 @@ def _set(tree: dict[str, Any], key: str, text: str) -> None:
     value: Any = tree
     for name in key.split("."):
         kind = Spec.kinds[value["kind"]] if isinstance(value, dict) else Spec
-        if name not in (known := [f.name for f in fields(kind)]):
-            raise InputError(f"there is no setting {key!r}; {kind.__name__} has {', '.join(each for each in known if each != 'seed')}")
+        if name not in (known := [f.name for f in fields(kind) if f.name != "seed"]):
+            raise InputError(f"there is no setting {key!r}; {kind.__name__} has {', '.join(known) or 'none'}")
         inner, value = value, value.get(name)
     inner[name] = _value(get_type_hints(kind)[name], key, text)
 

@@ -219,7 +219,7 @@ def test_a_kind_without_defaults_takes_its_fields_beside_it():
         ("lrr=1", "no setting 'lrr'; Recipe has"),
         ("n_layers=4", "no setting 'n_layers'"),
         ("model.lr.x=4", "no setting 'model.lr.x'"),
-        ("zzz=1", "no setting 'zzz'; there are steps, batch, "),
+        ("zzz=1", "no setting 'zzz'; Recipe has "),
         ("lr=fast", "'fast'"),
         ("steps=2.5", "'2.5'"),
         ("bf16=maybe", "true or false"),
