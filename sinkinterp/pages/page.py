@@ -133,6 +133,8 @@ def untitled(figure: go.Figure) -> go.Figure:
     named = [trace for trace in figure.data if trace.type in _IN_LEGEND and trace.showlegend is not False]
     top = 75 if len(named) > 1 else 60 if figure.layout.annotations else 35  # room for a legend, for titles of panels
     copy = go.Figure(figure).update_layout(title=None, margin={"t": top})
+    if any(axis.scaleanchor for axis in copy.select_yaxes()):  # squares do not grow into the room of the title
+        copy.layout.height -= figure.layout.margin.t - top
     if copy.layout.legend.y == LEGEND_Y and copy.layout.height:  # above the titles of panels, however low they are
         copy.layout.legend.y = 1 + 26 / (copy.layout.height - top - (copy.layout.margin.b or 80))
     return copy

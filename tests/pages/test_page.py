@@ -142,6 +142,8 @@ def test_a_figure_keeps_its_title_though_the_page_shows_it_without():
     assert untitled(drawn).layout.title.text is None
     assert drawn.layout.title.text == "its title"
     assert len(untitled(drawn).data) == len(drawn.data)
+    drawn.update_yaxes(scaleanchor="x").update_layout(height=400, margin={"t": 110})
+    assert untitled(drawn).layout.height == 400 - 110 + untitled(drawn).layout.margin.t  # of a map, no more room
 
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
