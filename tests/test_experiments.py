@@ -209,14 +209,6 @@ def test_the_sink_goes_where_p1_goes(smoke, given):
     assert max(control.numbers("Sink_t")) == 0
 
 
-def test_published_numbers_stand_beside_repeated_tokens_alone(smoke):
-    rows = smoke[TABLE07].records()
-    swapped = [row for row in rows if row["edit"] == "p1 <-> p_t" and row["t"] == 10]
-    assert {row["input"]: row["paper Sink_t"] for row in swapped} == {
-        "natural": None, "random": None, "repeated": 0.5448,
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("length", "from_one"),
     [(64, [5, 10, 15, 20, 25, 30]), (33, [5, 10, 15, 20, 25, 30]), (32, [5, 10, 15, 20, 25, 29]), (13, [5, 10])],
@@ -379,13 +371,6 @@ def test_the_scale_is_real_where_its_models_were_made(tmp_path, monkeypatch):
     (tmp_path / "models" / "smollm2-135m-instruct").mkdir(parents=True)
     assert experiment.default_scale() is Scale.REAL
     assert load_experiment("table04_attention_biases").default_scale() is Scale.DEMO
-
-
-def test_text_of_the_user_takes_the_place_of_docstrings(tmp_path):
-    file = tmp_path / "mine.txt"
-    file.write_text("\n\n".join(f"The harbour of town {i} was built by monks who carried stones." for i in range(5)))
-    case = open_case("sinkinterp/text-softmax-48k", text=file)
-    assert case.natural_tokens((3, 7), Bos.NEVER).source == "mine.txt"
 
 
 def test_every_copy_of_a_repeated_token_has_the_same_entries(smoke):

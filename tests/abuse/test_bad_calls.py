@@ -2,11 +2,9 @@
 
 import copy
 import inspect
-import pkgutil
 import re
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import partial
-from importlib import import_module
 from itertools import product
 from operator import attrgetter
 from pathlib import Path
@@ -46,6 +44,8 @@ from sinkinterp.interventions.changes import Operation
 from sinkinterp.lm.model import LMSpec, SinkConfig
 from sinkinterp.measurement import activation_patching, patching, sweep as spread
 from sinkinterp.measurement.explaining import cut_maps, massive_path
+from sinkinterp.measurement.lens import logit_parts
+from sinkinterp.measurement.maps import head_maps
 from sinkinterp.measurement.path_patching import path_patching
 from sinkinterp.metrics import estimates, instruments
 from sinkinterp.metrics.metric import LogitsMetric, Metric
@@ -131,6 +131,9 @@ DOORS = {  # the arguments of a right call of each public function, of a subject
         (si.activation_patching, path_patching), lambda s, r: {"model": s, "clean": TOKENS, "corrupted": TOKENS + 1}
     ),
     **dict.fromkeys((massive_path, eviction.quantised_table), lambda s, r: {"subject": s, "tokens": TOKENS}),
+    head_maps: lambda s, r: {"model": s, "tokens": TOKENS},
+    cut_maps: lambda s, r: {"model": s, "tokens": TOKENS, "answer": None},
+    logit_parts: lambda s, r: {"subject": s, "tokens": TOKENS, "right": TOKENS[:, 0], "wrong": TOKENS[:, 1]},
     eviction.heads_table: lambda s, r: {"subject": s, "tokens": TOKENS, "window": 4},
     **dict.fromkeys(
         attrgetter("sink_rate", "alpha", "null_sink_rate", "heads", "summary", "plot", "extra", "save")(si.Report),
@@ -138,9 +141,10 @@ DOORS = {  # the arguments of a right call of each public function, of a subject
     ),
     **dict.fromkeys((si.Report.load, si.Report.from_dict, chapters_in, si.without_adapter), lambda s, r: {}),
 }
-RIGHT = {  # arguments by a name of NONSENSE that mean something else: positions of attention, numbers of experiments
+RIGHT = {  # arguments by a name of NONSENSE that mean something else: parts of modules, places counted from the end
     si.ModuleParts: ("positions",),
     si.sinks: ("text",),
+    logit_parts: ("position",),
     si.reproduce: ("name", "model"),
 }
 NO_COUNTS, NO_PLACES = (0, -1, "3", 1.5, NAN), (0.5, True, 99, "0", NAN)
@@ -374,42 +378,6 @@ CALLS = {  # whose parts are right one by one, or whose argument is no argument 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_whose_parts_do_not_fit_is_refused(name, subject):
     outcome(lambda: CALLS[name](subject))
-
-
-INSIDE = {  # they are given what was checked
-    "checked", "from_dict", "dense_patterns", "passes", "check_fits", "run_note",
-    "answers_of",
-}  # fmt: skip
-
-
-def functions_of(package, takes):
-    """The public functions of a package's modules whose first parameters satisfy `takes`."""
-    modules = (import_module(f"{package.__name__}.{module.name}") for module in pkgutil.iter_modules(package.__path__))
-    for module in modules:
-        for name, function in inspect.getmembers(module, inspect.isfunction):
-            parameters = list(inspect.signature(function).parameters.values())
-            if not name.startswith("_") and function.__module__ == module.__name__ and takes(parameters):
-                yield f"{module.__name__.rpartition('.')[2]}.{name}", function, parameters
-
-
-def needed(parameters, most):
-    """None for each of the parameters after the first `most` that has no default."""
-    return {p.name: None for p in parameters[most:] if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
-
-
-READ = (["subject", "tokens"], ["model", "tokens"], ["subject", "prompts"])  # the first parameters of what measures
-OF_INPUTS = {
-    name: (function, given)
-    for name, function, given in functions_of(sinkinterp.measurement, lambda given: [p.name for p in given[:2]] in READ)
-    if name.rpartition(".")[2] not in INSIDE and function not in DOORS
-}
-
-
-@pytest.mark.parametrize("name", OF_INPUTS)
-def test_whatever_measures_refuses_what_is_not_a_model_or_not_tokens(name, subject):
-    function, parameters = OF_INPUTS[name]
-    for given in (*((model, TOKENS) for model in NO_MODELS), *((subject, tokens) for tokens in NO_SEQUENCES)):
-        outcome(lambda given=given: function(*given, **needed(parameters, 2)))
 
 
 def made(kind):

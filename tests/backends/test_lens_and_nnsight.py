@@ -151,10 +151,8 @@ def test_the_backend_is_recognised_from_the_object():
     assert type(si.load(model, backend="nnsight")) is NNsightSubject
 
 
-def test_an_unknown_backend_and_a_wrong_one_are_refused_by_name():
-    refused(lambda: si.load(model_of("llama"), backend="jax"), "jax", "huggingface, nnsight")
+def test_a_wrong_backend_is_refused_by_name():
     refused(lambda: si.load(NNsight(model_of("llama")), backend="huggingface"), "huggingface")
-    refused(lambda: si.load(torch.nn.Linear(3, 5)), "Linear")
 
 
 def test_only_the_registry_knows_this_backend():

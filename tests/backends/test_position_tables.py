@@ -2,9 +2,17 @@ import pytest
 import torch
 from backends.zoo import bare_logits, model_of, tokens_of
 from refusals import refused
+from torch import nn
 
 import sinkinterp as si
+from sinkinterp.backends.anatomy.modules import positions_replaced
 from tools.families import tiny_model
+
+
+def test_a_table_returns_the_rows_of_other_positions_counted_from_its_first():
+    table, positions = nn.Embedding(13, 7), torch.tensor([[4, 1, 2, 3, 0]])
+    with positions_replaced([table], positions):
+        assert table(2 + torch.arange(5)).equal(table.weight[2 + positions])
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3 with normed queries", "gemma3", "pythia"])

@@ -9,10 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, Trainer, TrainingArguments
 from transformers.loss.loss_utils import ForCausalLMLoss
 
-from sinkinterp.attention.slots import KeySlot
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.lm import model as blocked
-from sinkinterp.lm.attention import AttentionSpec
 from sinkinterp.lm.block import Nothing, SinkToken
 from sinkinterp.lm.model import IGNORED, LMSpec, SinkConfig, blocked_loss, build
 from sinkinterp.lm.variants import VARIANTS, variants
@@ -41,7 +39,6 @@ K_BIAS, TOO_MANY = SinkConfig(spec=SPECS["k_bias"].to_dict()), torch.zeros(1, 20
 REFUSED = [
     (lambda: build(SPECS["softmax"])(TOO_MANY), "context of 19"),
     (lambda: LMSpec(d_model=42, n_heads=5), "multiple"),
-    (lambda: LMSpec(before=SinkToken(), attention=AttentionSpec(slots=KeySlot())), "NoSlots"),  # two kinds of slot
 ]
 
 

@@ -1,4 +1,4 @@
-"""A PyTorch module gives what the same weights give as a model of transformers: metrics, patches, pages."""
+"""A PyTorch module gives what the same weights give as a model of transformers: metrics and patches."""
 
 import pytest
 import torch
@@ -9,7 +9,6 @@ from sinkinterp import interventions as iv
 from sinkinterp.attention import sites
 from sinkinterp.measurement.patching import patch
 from sinkinterp.metrics.instruments import INSTRUMENTS
-from sinkinterp.pages.live.page import serve_live
 
 ATTENTION = si.AttentionOf("blocks.*.attn", attended)
 IDS, OTHERS = (torch.randint(VOCAB, (3, 11), generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
@@ -41,15 +40,3 @@ def test_patches_of_a_module_restore_what_those_of_its_twin_do(pair, site):
         assert mine == pytest.approx(other, abs=1e-4)
     logits = [subject.run(OTHERS, edits=[patch(site, subject, IDS)]).logits for subject in pair]
     torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-5)
-
-
-def test_the_live_page_of_a_module_answers_as_that_of_its_twin(pair, answers_of_live_pages):
-    addresses = []
-    for subject in pair:
-        serve_live(subject, addresses.append)
-    ours, theirs = answers_of_live_pages
-    assert len(addresses) == 2 and all(address.startswith("http://127.0.0.1:") for address in addresses)
-    assert ours["edits"] == ["SwapPositions(0, 2) (p1 <-> p3)"] and ours["view"]["tokens"] == ["3", "17", "5", "9"]
-    assert [row["token"] for row in ours["next"]] == [row["token"] for row in theirs["next"]]
-    for mine, other in zip(ours["next"], theirs["next"], strict=True):
-        assert mine["chances"] == pytest.approx(other["chances"], abs=1e-5)

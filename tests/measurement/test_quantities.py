@@ -55,13 +55,6 @@ def test_a_rate_is_of_the_chosen_layers_or_heads_and_of_one_epsilon(name):
     assert found.mean == pytest.approx(chosen.mean().item())
 
 
-def test_an_edit_and_a_block_change_a_quantity_alike(name):
-    subject, edit = subject_of(name), si.SwapPositions(0, 4)
-    swapped = si.hidden_states(subject, TOKENS, edits=edit)
-    assert not swapped.equal(si.hidden_states(subject, TOKENS))
-    assert si.massive_activations(subject, TOKENS, edits=edit) != si.massive_activations(subject, TOKENS)
-
-
 def test_what_is_not_there_is_refused(name):
     subject, report = subject_of(name), si.measure(subject_of(name), TOKENS, instruments=ALL)
     for heads in ([0, 1], [(0, 99)], [(99, 0)], [(0, 1, 2)]):

@@ -7,12 +7,10 @@ import pytest
 from sinkinterp._experiments.book import gallery
 
 from sinkinterp.backends.files.named_models import SHIPPED, downloads
-from sinkinterp.backends.load import load
 from sinkinterp.pages import demo
 from sinkinterp.pages.demo import demo_page
 from sinkinterp.pages.report import measurement_page
 from sinkinterp.plots.theme import caption_of
-from sinkinterp.runs.inputs import Inputs
 from sinkinterp.runs.workers import Here
 
 
@@ -67,12 +65,6 @@ def test_a_second_demo_trains_nothing(result, cache):
     told = []
     again = demo.demo(cache=cache, steps=12, on_training=lambda *news: told.append(news))
     assert told == [(0, 0)] and again.twins == result.twins and again.swaps == result.swaps
-
-
-def test_a_checkpoint_of_ours_is_measured_on_its_own_task(result, cache):
-    folder = next((cache / "runs").glob("*/step-*12"))
-    token_set = Inputs(13, 11).token_set(load(folder), str(folder))
-    assert token_set.tokens.shape == (11, 13) and "Bigram-Backcopy" in token_set.source
 
 
 def test_pages_are_whole(result):
