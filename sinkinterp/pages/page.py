@@ -131,7 +131,8 @@ _IN_LEGEND = ("scatter", "bar", "box")  # kinds of traces that the legend above 
 def untitled(figure: go.Figure) -> go.Figure:
     """A copy without its title, for a section whose heading says the same."""
     named = [trace for trace in figure.data if trace.type in _IN_LEGEND and trace.showlegend is not False]
-    top = 75 if len(named) > 1 else 60 if figure.layout.annotations else 35  # room for a legend, for titles of panels
+    has_legend = len(named) > 1 and figure.layout.showlegend is not False
+    top = 75 if has_legend else 60 if figure.layout.annotations else 35  # room for a legend, for titles of panels
     copy = go.Figure(figure).update_layout(title=None, margin={"t": top})
     if any(axis.scaleanchor for axis in copy.select_yaxes()):  # squares do not grow into the room of the title
         copy.layout.height -= figure.layout.margin.t - top

@@ -79,7 +79,7 @@ def graph(edges: Sequence[Edge], title: str, caption: str, maps: Sequence[CutMap
     about = {"mode": "markers+text", "marker": marker, "hovertemplate": says, "cliponaxis": False}
     figure.add_scatter(x=x, y=y, **nodes, **about)
     figure.update_xaxes(visible=False, range=[-0.1, 1.1], fixedrange=True, row=1, col=1)
-    figure.update_yaxes(visible=False, range=[depth - 0.5, -0.6], fixedrange=True, row=1, col=1)
+    figure.update_yaxes(visible=False, range=[depth - 0.5, -0.3], fixedrange=True, row=1, col=1)
     if maps:
         _add_maps(figure, maps)
         how = "Click a part to cut it: at the first token it becomes its mean over the others. A click on the head"
