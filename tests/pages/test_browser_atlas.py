@@ -253,6 +253,12 @@ def test_the_off_sequence_column_is_a_strip_of_its_own(coarse):
     assert float(words.split("weight: ")[1].split()[0]) == pytest.approx(slot[0, 0, 2], rel=0.06)
 
 
+def test_maps_open_on_the_state_of_the_lead_which_is_after_the_edits(changed):
+    changed.reload()
+    changed.wait_for_selector("#maps[data-drawn]")
+    assert changed.input_value("#state") == "1"
+
+
 def test_an_intervention_stands_before_after_and_as_a_difference(changed):
     atlas, (before, after) = small_atlas(states=("before", "after"), slot=True)
     for trace, expected in ((0, before[0]), (2, after[0]), (4, after[0] - before[0])):

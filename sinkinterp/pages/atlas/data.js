@@ -9,7 +9,7 @@ const WEIGHT = 0; // the first channel
 const MAX_PIXELS = 560; // of a map, in each direction
 
 /** What the user chose. `place`, `state`, `map` and `channel` are indices; `state` 2 is the change. */
-const view = { place: 0, state: 0, map: 0, least: 0, channel: WEIGHT, scale: "", mean: false, scope: "all" };
+const view = { place: 0, state: 1, map: 0, least: 0, channel: WEIGHT, scale: "", mean: false, scope: "all" };
 
 /** What differs between the pages that show an atlas. */
 const page = { onOpenHead: (layer, head) => {}, addControls: () => {} };
@@ -26,7 +26,7 @@ function take(data, textOf) {
   unpacked.clear();
   means.clear();
   view.scale ||= tokens.length > 128 ? "log" : "linear";
-  [view.place, view.state] = [0, isComparison && view.state ? view.state : 0];
+  [view.place, view.state] = [0, isComparison ? view.state : 0];
   if (view.channel >= channels.length) view.channel = WEIGHT;
   if (maps.length === 1) view.scope = "head";
 }
