@@ -367,9 +367,6 @@ TYPED = {
     "take residuals (ChangeResidual)": (
         "si.measure(laurel, T, edits=iv.ChangeMLP(iv.Zero()))", "si.measure(laurel, T, edits=iv.ChangeResidual(iv.Scale(2.0)))",
     ),
-    "give the bridge, which is subject.bridge": (
-        "si.load(bridged.bridge.original_model)", "si.load(bridged.bridge)",
-    ),
     # commands
     "write a public edit with its values": (
         "cli('measure OURS --edit Zero')", "[cli(f'measure OURS --edit {e}') for e in ('SwapPositions(0,4)', 'RemoveColumn()')]",

@@ -83,7 +83,6 @@ def _in_memory(
 ) -> Subject:
     """The subject of a model in memory on a backend, by default on that of its library."""
     library, shown = _library_of(model), name or type(model).__name__
-    check_no_bridge(model)
     if library == _OWN and any(map(is_lazy, model.parameters())):
         raise InputError(f"{shown} has lazy weights without a size; run it once, then give it")
     if library == _OWN and backend is None:
@@ -114,15 +113,6 @@ def _as_it_is(subject: Subject, *others: Any) -> Subject:
 def subject_of(model: Any) -> Subject:
     """The subject itself, or that of anything that `load` loads without further options."""
     return model if isinstance(model, Subject) else load(model)
-
-
-def check_no_bridge(model: Any) -> None:
-    """Raises InputError for a model in a TransformerLens bridge, whose attention is the bridge's, also in nnsight."""
-    given = model if isinstance(model, torch.nn.Module) else getattr(model, "_module", None)  # of nnsight
-    inside = given.modules() if isinstance(given, PreTrainedModel) or (given is not None and given is not model) else ()
-    if any(type(part).__module__.startswith("transformer_lens.") for part in inside):
-        what = type(given).__name__
-        raise InputError(f"this {what} is in a TransformerLens bridge; give the bridge, which is subject.bridge")
 
 
 def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:

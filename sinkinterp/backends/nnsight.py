@@ -35,9 +35,7 @@ class NNsightSubject(HuggingFaceSubject):
         from nnsight import NNsight
 
         self._envoy = NNsight(model) if isinstance(model, PreTrainedModel) else model
-        if self._lacks_weights() and hasattr(self._envoy, "dispatch"):  # of a model by name
-            self._envoy.dispatch()
-        if self._lacks_weights():
+        if any(parameter.is_meta for parameter in self._envoy._module.parameters()):
             raise InputError(f"{type(self._envoy._module).__name__} has no weights yet; wrap it with dispatch=True")
         super().__init__(self._envoy._module, name)
 
@@ -57,9 +55,6 @@ class NNsightSubject(HuggingFaceSubject):
         if any(map(family_of, self.modules.blocks)):
             raise InputError(f"{type(self.model).__name__} attends in code of its own{self._fix}")
         super()._check_contract(bare)
-
-    def _lacks_weights(self) -> bool:
-        return any(parameter.is_meta for parameter in self._envoy._module.parameters())
 
     def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Logits:
         import nnsight

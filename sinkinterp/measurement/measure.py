@@ -17,7 +17,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ..attention import BLOCK, Edit, Reads, Unchanged, called, metric as named, per_sequence, with_users_frames
-from ..backends.load import check_no_bridge, subject_of, tokenizer_source
+from ..backends.load import subject_of, tokenizer_source
 from ..backends.subject import Subject, bos_rule, text_to_tokens, token_set_for
 from ..checks import InputError, check_memory, choice, different_numbers, instance_of, nearest, whole_number
 from ..data.choices import Bos, Dtype
@@ -51,7 +51,6 @@ def inputs_of(model: ModelLike, tokens: TokensLike | Any, column: str = "text") 
 
     Raises InputError for what is not a model, or not tokens.
     """
-    check_no_bridge(model)
     if isinstance(model, torch.nn.Module) and isinstance(tokens, str):
         TextToTokens(tokenizer_source(model)(), model=f"a {type(model).__name__}")  # raises before the model runs
     subject = subject_of(model)

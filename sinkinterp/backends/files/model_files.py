@@ -128,15 +128,6 @@ def checked_config(source: str | Path) -> PreTrainedConfig | None:
     return config
 
 
-def check_fits_memory(config: PreTrainedConfig) -> None:
-    """Raises InputError for a model that exceeds the memory even if a layer had one square matrix, in 16 bits."""
-    sizes = config.get_text_config()
-    layers, width = (getattr(sizes, name, None) for name in ("num_hidden_layers", "hidden_size"))
-    if isinstance(layers, int) and isinstance(width, int):
-        what = f"the weights of {layers:,} layers of {width:,} dimensions"
-        check_memory(2 * layers * width**2, what, "load a smaller model")
-
-
 def _config_of(source: str | Path) -> PreTrainedConfig | None:
     """The configuration of a name or a folder; None for a GGUF file, and for a folder without one."""
     if is_gguf(source) or (Path(source).is_dir() and not (Path(source) / "config.json").is_file()):
@@ -178,8 +169,6 @@ def load_model(
         config = checked_config(source)
         if config is not None and Path(source).is_dir():
             check_weights(Path(source), config, dtype, is_spread=device_map is not None)
-        elif config is not None and device_map is None:
-            check_fits_memory(config)
         model, loading = class_of(source).from_pretrained(
             **_place_of(source), **how, dtype=dtype, device_map=device_map, trust_remote_code=False,
             output_loading_info=True, ignore_mismatched_sizes=True,  # which are refused below, by name
