@@ -475,7 +475,7 @@ OF_A_PERSON = (  # a package, a network, a disk, memory, a GPU, a server or minu
     "pip install transformer-lens", "pip install peft", "pip install nnsight", "pip install kaleido", "pip install gguf", "install it, or leave it out", "install Chrome", "free some space", "make room, then", "log in with `hf auth login`",
     "ray start --head", "set SINKINTERP_CACHE", "set PYTHONUTF8=1", "with a network", "the split and the network",
     "choose another place", "choose another port", "give another folder",
-    "use fewer or shorter sequences", "load a smaller model", 'use dtype="bfloat16" or device_map', "lower model.n_layers",
+    "use fewer or shorter sequences", 'use dtype="bfloat16" or device_map', "lower model.n_layers",
     "lower batch", "lower lr (now {})", "set compiled=false", "pass fewer", "use cpu, or cuda on a machine", "leave --use_fsdp out",
     "give it --multi_gpu", "measure the checkpoints: si.measure(FOLDER)", "wrap it with dispatch=True", "give token ids",
     "undo that, or remove the folder", "use that, or leave data.sha256 empty", "raise held_out",
