@@ -15,7 +15,7 @@ from ..checks import InputError, choice, whole_number
 from ..data.choices import Bos
 from ..data.given_tokenizer import labels_of
 from ..data.texts import Texts
-from ..data.tokens import TextToTokens, Tokens, TokenSet, TokensLike, check_texts, items_of, token_set_of
+from ..data.tokens import TextToTokens, Tokens, TokenSet, TokensLike, items_of, token_set_of
 from ..interventions.edit import Edits
 from .added_slots import replaces_bos
 from .anatomy.modules import running_device
@@ -147,7 +147,8 @@ class Subject:
             return token_set_of(texts, partial(self.tokens, length=length, bos=rule, sequences=sequences), column)
         given: list[Any] = [texts] if isinstance(texts, str) else items_of(texts)
         given = given if sequences is None else given[: whole_number(sequences, "sequences", 1)]
-        check_texts(given)
+        if not given or not all(isinstance(text, str) for text in given):
+            raise InputError('texts are strings; give one, or a list of at least one: subject.tokens(["one", "two"])')
         to_tokens = text_to_tokens(self, rule)
         source = "text in memory" if len(given) == 1 else f"{len(given)} texts in memory"
         with lock_of(to_tokens.tokenizer):  # which keeps state between calls

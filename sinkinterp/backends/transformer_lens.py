@@ -202,12 +202,9 @@ class TransformerLensSubject(HuggingFaceSubject):
         if not layers or not all(layer.has_pattern and layer.has_output for layer in layers):
             raise InputError(f"{self.name} shows no pattern; boot it with eager attention (bridge_of), or {FIX}")
         if not all(layer.distance <= contract.weight_tolerance(self.dtype) for layer in layers):
-            if hooked:
-                fix = "take them off, and give the change as an edit: edits=lambda call: call.with_pattern(...)"
-                why = "change what attention computes, and a read does not show it"
-                raise InputError(f"your hooks on {', '.join(hooked)} {why}; {fix}")
-            why = "the queries, keys and masks that its hooks show do not give its own pattern"
-            raise InputError(f"{self.name} under TransformerLens cannot be measured: {why}; {FIX}")
+            fix = "take them off, and give the change as an edit" if hooked else FIX
+            why = f"what hooks show does not give its own pattern{' under ' * bool(hooked)}{', '.join(hooked)}"
+            raise InputError(f"{self.name} under TransformerLens cannot be measured: {why}; {fix}")
         return logits
 
     @contextmanager

@@ -91,13 +91,13 @@ def labels_of(tokenizer: Any) -> Callable[[int], str]:
 def token_bytes(tokenizer: Any, token: int) -> bytes:
     """The bytes of a token inside a text.
 
-    The `decode` of a transformers tokenizer adds them for a second copy of the token. If they are not whole letters,
+    The tokenizer's `decode` adds them for a second copy of the token. If they are not whole letters,
     they follow from the token's name: <0xE4>, or the letters that name bytes in byte-level BPE.
     """
-    if isinstance(tokenizer, PlainTokenizer):
-        return str(tokenizer.decode([token])).encode("utf-8", "surrogatepass")
-    piece: str | None = tokenizer.convert_ids_to_tokens(token)
-    alone, twice = (tokenizer.decode([token] * n, clean_up_tokenization_spaces=False) for n in (1, 2))
+    is_plain = isinstance(tokenizer, PlainTokenizer)
+    piece: str | None = None if is_plain else tokenizer.convert_ids_to_tokens(token)
+    how = {} if is_plain else {"clean_up_tokenization_spaces": False}
+    alone, twice = (str(tokenizer.decode([token] * n, **how)) for n in (1, 2))
     ends_word = piece is not None and piece.endswith("</w>")
     text = twice.removesuffix(alone) if ends_word else twice.removeprefix(alone)
     byte = _BYTE.fullmatch(piece or "")

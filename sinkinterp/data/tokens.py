@@ -238,12 +238,6 @@ def items_of(given: Any) -> list[Any]:
     return items
 
 
-def check_texts(given: Sequence[Any]) -> None:
-    """Raises InputError for anything but texts."""
-    if not given or not all(isinstance(text, str) for text in given):
-        raise InputError('texts are strings; give one, or a list of at least one: subject.tokens(["one", "two"])')
-
-
 def _items_in(given: Any) -> list[Any]:
     """The items of something that holds several; none of anything else, such as what iterates names."""
     if isinstance(given, Tensor | np.ndarray):
