@@ -485,7 +485,7 @@ OF_A_PERSON = (  # a package, a network, a disk, memory, a GPU, a server or minu
 )  # fmt: skip
 NOT_FIXES = (
     "write: norm behind", "write / stream", "copy pos d_model", "copy block", "change of loss", "change of means", "change, near", "change, far",
-    "change beyond", "change by sequence", "change what attention computes", "change: distance", "change the model while",
+    "change beyond", "change by sequence", "change: distance", "change the model while",
     "Use a sink, or mend it", "add what is written into", "Draw tokens: random", "and leave {} GB of checkpoints", "Say how many hours",
     "Say what the run costs", "see `sinkinterp list recipes`", "name is a text",
     "repeat: the token", "set to zero", "set to {.value:g}", "set to the mean of the other positions", "take the file or dictionary as it was",
