@@ -168,6 +168,9 @@ TYPED = {
     "cut it, subject.tokens(texts, length=": (
         "reader.tokens('word ' * 90)", "reader.tokens('word ' * 90, length=reader.shape.n_ctx)",
     ),
+    "is plain text without columns; leave": (
+        "reader.tokens(written('c.txt', 'one two'), column='body')", "reader.tokens(written('c.txt', 'one two'))",
+    ),
     "use fewer or shorter sequences: the longest text": ("reader.tokens(['one two'], length=50)", "reader.tokens(['one two'], length=2)"),
     "name the column of its texts, column=": (
         "reader.tokens(rows_of({'body': 'one two three'}))", "reader.tokens(rows_of({'body': 'one two three'}), column='body')",
@@ -414,7 +417,7 @@ TYPED = {
     "and --sink reads attention; leave one of them out": (
         "cli('patch TEXTUAL PROMPTS --sink --first-order')", "cli('patch TEXTUAL PROMPTS --first-order')",
     ),
-    "has no column {}; leave": (
+    "{} chooses rows of --table {}; leave": (
         "cli('measure OURS --table norms --head 0.0')", "cli('measure OURS --table norms')",
     ),
     "use --length": ("cli('measure OURS --length 9999')", "cli('measure OURS --length 16')"),
@@ -487,6 +490,6 @@ NOT_FIXES = (
     "write: norm behind", "write / stream", "copy pos d_model", "copy block", "change of loss", "change of means", "change, near", "change, far",
     "change beyond", "change by sequence", "change: distance", "change the model while",
     "Use a sink, or mend it", "add what is written into", "Draw tokens: random", "and leave {} GB of checkpoints", "Say how many hours",
-    "Say what the run costs", "see `sinkinterp list recipes`", "name is a text",
+    "Say what the run costs", "see `sinkinterp list recipes`", "name is a text", "{}: {} ({}), {} ({}), change",
     "repeat: the token", "set to zero", "set to {.value:g}", "set to the mean of the other positions", "take the file or dictionary as it was",
 )  # fmt: skip
