@@ -14,7 +14,7 @@ from ..attention import ModelShape, Reads
 from ..checks import InputError, choice, whole_number
 from ..data.choices import Bos
 from ..data.given_tokenizer import labels_of
-from ..data.texts import Texts
+from ..data.texts import Texts, is_chat
 from ..data.tokens import TextToTokens, Tokens, TokenSet, TokensLike, items_of, token_set_of
 from ..interventions.edit import Edits
 from .added_slots import replaces_bos
@@ -131,7 +131,7 @@ class Subject:
         column: str = "text",
         sequences: int | None = None,
     ) -> TokenSet:
-        """The tokens of a text or of several, one text per sequence.
+        """The tokens of a text or of several, one text per sequence, or of chats in the tokenizer's template.
 
         A `Path` stands for the first texts of a file or folder, in its `column`, and `si.texts(...)` for those of a
         data set.
@@ -145,9 +145,9 @@ class Subject:
         rule = bos_rule(bos)
         if isinstance(texts, Path | Texts):
             return token_set_of(texts, partial(self.tokens, length=length, bos=rule, sequences=sequences), column)
-        given: list[Any] = [texts] if isinstance(texts, str) else items_of(texts)
+        given: list[Any] = [texts] if isinstance(texts, str) or is_chat(texts) else items_of(texts)
         given = given if sequences is None else given[: whole_number(sequences, "sequences", 1)]
-        if not given or not all(isinstance(text, str) for text in given):
+        if not given or not all(isinstance(text, str) or is_chat(text) for text in given):
             raise InputError('texts are strings; give one, or a list of at least one: subject.tokens(["one", "two"])')
         to_tokens = text_to_tokens(self, rule)
         source = "text in memory" if len(given) == 1 else f"{len(given)} texts in memory"

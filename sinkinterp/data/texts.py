@@ -28,7 +28,7 @@ _PACKED = (".gz", ".zst")
 
 
 class Texts(Source):
-    """The texts in a column of a file or a folder, or of a data set of Hugging Face: `hub`.
+    """The texts or chats in a column of a file or a folder, or of a data set of Hugging Face: `hub`.
 
     split, config: of a data set. limit: the most texts; None for all. Each iteration reads the source again, as far as
     it is asked. A data set has no fingerprint, so a change of it goes unnoticed: use one that does not change.
@@ -73,7 +73,8 @@ class Texts(Source):
             yield from ((file, row) for row in rows_of(file))
 
     def texts(self, cache: Path, on_file: OnProgress = no_progress) -> Iterable[str]:
-        return self
+        what = f"{self.column!r} of {self.source} holds chats; a corpus is made of texts"
+        return (instance_of(text, str, what) for text in self)
 
     def check_text(self) -> None:
         """Raises InputError if all texts are blank. Call it before anything is written."""
@@ -97,9 +98,9 @@ def texts(source: Path | str, column: str = "text", *, split: str = "train", con
     """The texts of a data set, wherever a model reads text: `si.measure(model, si.texts("allenai/c4", config="en"))`.
 
     `source` is the name of a data set of Hugging Face, which `datasets.load_dataset` streams, or a `Path`. A `Path` is
-    a file (.jsonl, .json, .txt, .parquet or .csv, packed or not) or a folder of such files. `column` holds texts.
-    The paragraphs of a .txt file are its texts. Raises InputError for other sources now, and for what cannot be
-    read when the first text is read.
+    a file (.jsonl, .json, .txt, .parquet or .csv, packed or not) or a folder of such files. `column` holds texts
+    or chats. The paragraphs of a .txt file are its texts. Raises InputError for other sources now, and for what cannot
+    be read when the first text is read.
     """
     instance_of(source, Path | str, "a source is a Path, or the name of a data set")
     if isinstance(source, Path) and (split != "train" or config is not None):
@@ -247,9 +248,17 @@ def text_of_file(path: Path) -> str:
         return path.read_text(encoding=ENCODING)
 
 
-def text_in(row: Row, column: str, where: Path | str) -> str:
-    """The text in a column of a row; of a .txt file, its text. Raises InputError, which names the row's columns."""
+def is_chat(given: Any) -> bool:
+    """Whether something is a list of messages, each with a role and a content."""
+    items = given if isinstance(given, list | tuple) else ()
+    return bool(items) and all(isinstance(item, Mapping) and {"role", "content"} <= item.keys() for item in items)
+
+
+def text_in(row: Row, column: str, where: Path | str) -> Any:
+    """The text or chat in a column of a row; of a .txt file, its text. Raises InputError, which names the columns."""
     text = row.get("text" if isinstance(where, Path) and ending_of(where) == ".txt" else column)
+    if is_chat(text):
+        return text
     if not isinstance(text, str):
         has = ", ".join(f"{name!r} ({type(value).__name__})" for name, value in row.items())
         fix = "name the column of its texts, column=..., and leave out rows without a text"

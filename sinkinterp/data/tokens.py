@@ -1,6 +1,7 @@
-"""Token sets, which a model is measured on, and how they are made: of texts, ids and arrays, or at random."""
+"""Token sets, which a model is measured on, and how they are made: of texts, chats, ids and arrays, or at random."""
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,12 +15,13 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ..checks import LARGEST, InputError, check_count, check_memory, instance_of, unicode_text, whole_number
+from ..checks import LARGEST, InputError, check_count, check_memory, instance_of, refusal, unicode_text, whole_number
 from .choices import Bos
 from .given_tokenizer import appended_tokens, check_has, check_one_bos
-from .texts import Texts, is_blank, source_of
+from .texts import Texts, is_blank, is_chat, source_of
 
 Tokens = Int[Tensor, "sequence pos"]
+Chat = Sequence[Mapping[str, Any]]  # messages, each with a role and a content
 Lengths = Int[Tensor, " sequence"]
 PAD = -1  # is not the id of a token, so an embedding that receives it fails
 
@@ -137,7 +139,7 @@ def _sha256(*tensors: Int[Tensor, "..."]) -> str:
 
 
 TokensLike = TokenSet | Tensor | np.ndarray | str | Path | Texts | Sequence[Any] | Mapping[str, Any]
-Encode = Callable[[Sequence[str]], TokenSet]
+Encode = Callable[[Sequence[Any]], TokenSet]  # of texts or chats
 FIRST_TEXTS = 100  # of a file, a folder or a dataset
 WHOLE = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 WORKS = (
@@ -155,7 +157,7 @@ def token_set_of(tokens: Any, encode: Encode, column: str = "text") -> TokenSet:
 
     `encode` makes the token set of texts. One list of ids is one sequence. Several lists may differ in length. A
     mapping is what a tokenizer returned: "input_ids" and, for padded ids, "attention_mask". A `Path` and
-    `si.texts(...)` stand for their first texts, in the `column`. Raises InputError for everything else.
+    `si.texts(...)` stand for their first texts or chats, in the `column`. Raises InputError for everything else.
     """
     if isinstance(tokens, TokenSet):
         return tokens
@@ -168,7 +170,9 @@ def token_set_of(tokens: Any, encode: Encode, column: str = "text") -> TokenSet:
     if isinstance(tokens, Tensor | np.ndarray | np.generic):
         return TokenSet.of(_of_array(tokens))
     items = items_of(tokens)
-    if items and all(isinstance(item, str) for item in items):
+    if is_chat(items):
+        return encode([items])
+    if items and all(isinstance(item, str) or is_chat(item) for item in items):
         return encode(items)
     is_one = not any(isinstance(item, str) or _is_many(item) for item in items)
     return TokenSet.of_rows([items] if items and is_one else [items_of(item) for item in items])
@@ -189,9 +193,11 @@ def _of_mapping(given: Mapping[str, Any]) -> TokenSet:
         raise _misread(f"a {type(given).__name__} without input_ids holds no tokens; give an item ({items})")
     token_set = token_set_of(given["input_ids"], _refuse_texts)
     mask = None if given.get("attention_mask") is None else _mask_of(given["attention_mask"], token_set)
-    for name in given.keys() - {"input_ids", "attention_mask"}:
-        is_type = str(name).endswith("token_type_ids")  # one type is the same as none
-        if given[name] is not None and not (is_type and not _mask_of(given[name], token_set, name).any()):
+    real = (token_set.tokens != PAD if mask is None else mask).long()
+    plain = {"position_ids": real.cumsum(1) - 1, "token_type_ids": 0 * real}  # what a model takes without them
+    others = {name: given[name] for name in given.keys() - {"input_ids", "attention_mask"} if given[name] is not None}
+    for name, value in others.items():
+        if name not in plain or ((_mask_of(value, token_set, name) - plain[name]) * real).any():
             fix = "give input_ids and attention_mask alone; edits change positions and embeddings"
             raise InputError(f"{name!r} is not read, and may change what the model computes; {fix}")
     return token_set if mask is None else TokenSet.of(token_set.tokens, attention_mask=mask)
@@ -204,6 +210,7 @@ def _mask_of(given: Any, token_set: TokenSet, name: str = "attention_mask") -> S
     """
     rows = list(given) if getattr(given, "ndim", 0) > 1 else _items_in(given)
     rows = rows if any(map(_is_many, rows)) else [rows]
+    rows = rows * len(token_set.tokens) if len(rows) == 1 and name == "position_ids" else rows
     n, longest = token_set.tokens.shape
     expected = [longest] * n if token_set.lengths is None else token_set.lengths.tolist()
     try:
@@ -274,7 +281,7 @@ class TooFewTexts(InputError):
 
 @dataclass(frozen=True)
 class TextToTokens:
-    """Makes token sets of texts with the tokenizer of one model, by one rule about BOS.
+    """Makes token sets of texts and chats with the tokenizer of one model, by one rule about BOS.
 
     Raises InputError for a model without a tokenizer, and for `Bos.ALWAYS` if the tokenizer has no BOS.
     """
@@ -303,7 +310,7 @@ class TextToTokens:
             for text in texts:
                 ids = self._first_ids(text, length, CHARACTERS * length)
                 if len(ids) == length:
-                    digest.update(hashlib.sha256(text.encode()).digest())
+                    digest.update(hashlib.sha256(_content(text).encode()).digest())
                 yield ids
 
         tokens, too_short = _long_enough(rows(), length, sequences)
@@ -348,29 +355,46 @@ class TextToTokens:
     def _appended(self) -> int:
         return appended_tokens(self.tokenizer) if self.bos is Bos.TOKENIZER else 0
 
-    def _first_ids(self, text: str, length: int, characters: int | None = None) -> list[int]:
-        """The first `length` ids of a text, BOS included, or fewer if the text is shorter.
+    def _first_ids(self, given: str | Chat, length: int, characters: int | None = None) -> list[int]:
+        """The first `length` ids of a text or a chat, BOS included, or fewer if it is shorter.
 
         The tokens that the tokenizer appends are left out. `characters` of the text are read; all of them for None.
         """
+        text = given if isinstance(given, str) else self._text_of(given)
         if is_blank(text):
             return []
-        beginning, most = unicode_text(text, "the text")[:characters], length + self._appended
-        adds = self.bos is Bos.TOKENIZER
-        answer = self.tokenizer(beginning, add_special_tokens=adds, truncation=True, max_length=most)
+        adds = self.bos is Bos.TOKENIZER and text is given
+        beginning, appended = unicode_text(text, "the text")[:characters], self._appended if adds else 0
+        answer = self.tokenizer(beginning, add_special_tokens=adds, truncation=True, max_length=length + appended)
         ids: list[int] = answer["input_ids"]
-        ids = ids[: len(ids) - self._appended]
+        ids = ids[: len(ids) - appended]
         if self.bos is Bos.ALWAYS:
             ids = [self.tokenizer.bos_token_id, *ids][:length]
-        if self.bos is not Bos.NEVER:
+        if adds or self.bos is Bos.ALWAYS:
             check_one_bos(ids, self.tokenizer, text)
         return ids
+
+    def _text_of(self, chat: Chat) -> str:
+        """A chat in the tokenizer's template, less its BOS by `Bos.NEVER`.
+
+        Raises InputError for a tokenizer without one, and for a chat that it refuses.
+        """
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise InputError("this tokenizer has no chat template; give the text of the chat")
+        with refusal("the tokenizer's chat template refuses a chat", "give the text of the chat"):
+            text: str = self.tokenizer.apply_chat_template(chat, tokenize=False)
+        return text.removeprefix(self.tokenizer.bos_token or "") if self.bos is Bos.NEVER else text
 
     def _beginning(self, tokens: Tokens) -> str:
         """How sequences begin: the rule, and the BOS that all of them begin with."""
         first = self.tokenizer.bos_token_id
         begins = first is not None and bool((tokens[:, 0] == first).all())
         return f"{self.bos} (id {first} first)" if begins else f"{self.bos} (none)"
+
+
+def _content(given: str | Chat) -> str:
+    """What the hash of a text or a chat is made of."""
+    return given if isinstance(given, str) else json.dumps(given)
 
 
 def from_rows(rows: Sequence[Sequence[int]], length: int, sequences: int, source: str) -> TokenSet:

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import seals
 from ..checks import InputError, refusal
-from ..files import remove_drafts, remove_whole, replacing
+from ..files import remove, remove_drafts, remove_whole, replacing
 from ..seals import Damaged
 from ..spec import Spec, flat
 from .recipe import Fit
@@ -65,10 +65,10 @@ def check_own(folders: Iterable[Path], recipe: Spec) -> None:
 def opened(run: Path, recipe: Fit, base: str = "") -> int:
     """The step of the newest whole checkpoint in `run`, or 0 if there is none.
 
-    Drafts and old checkpoints that a killed process left are removed. A damaged checkpoint is named on standard error
-    and removed, and the next older one is taken. Only the process that holds the run's lock may call this. Raises
-    InputError if the checkpoint belongs to another recipe, whose different settings are named, or to another base
-    model.
+    Drafts and old checkpoints that a killed process left are removed. A damaged checkpoint is named on standard
+    error and renamed to damaged-step-..., and the next older one is taken. Only the process that holds the run's lock
+    may call this. Raises InputError if the checkpoint belongs to another recipe, whose different settings are named, or
+    to another base model.
     """
     remove_drafts(run)
     steps = steps_in(run)
@@ -78,8 +78,10 @@ def opened(run: Path, recipe: Fit, base: str = "") -> int:
             seals.check(folder, seals.hashes_in(folder, {}))
         except Damaged as damage:
             start = f"step {steps[-1]}" if steps else "the beginning"
-            damage.warn(f"the checkpoint is removed, and training goes on from {start}")
-            remove_whole(folder)
+            aside = folder.with_name(f"damaged-{folder.name}")
+            damage.warn(f"the checkpoint is renamed to {aside.name}, and training goes on from {start}")
+            remove(aside)
+            folder.rename(aside)
         else:
             _check_same(run, json.loads((folder / seals.RECIPE).read_text()), recipe)
             if seals.owner(folder).get("base", base) != base:

@@ -85,9 +85,9 @@ def test_training_goes_on_from_the_older_checkpoint_bit_for_bit(home, tmp_path, 
         damage(run / whole.name / name, rng)
         assert contents(train(recipe, home / "cache", run)) == contents(whole)
         line = f"{run / whole.name / name} is damaged: "
-        action = "; the checkpoint is removed, and training goes on from step 6"
+        action = f"; the checkpoint is renamed to damaged-{whole.name}, and training goes on from step 6"
         assert len(lines()) == i + 1 and lines()[-1].startswith(line) and lines()[-1].endswith(action)
-        assert {path.name for path in run.iterdir()} == {"lock", "step-0000006", whole.name}
+        assert {path.name for path in run.iterdir()} == {"lock", "step-0000006", whole.name, f"damaged-{whole.name}"}
 
 
 def test_training_begins_again_where_every_checkpoint_is_damaged(home, tmp_path, lines):

@@ -43,9 +43,18 @@ def test_a_gguf_file_of_other_sizes_than_its_tensors_is_refused_before_a_model_i
 
 def test_a_folder_that_is_not_a_model_of_transformers_is_refused(tmp_path):
     model = tiny_llama()
+    (tmp_path / "ckpt.pt").touch()
+    refused(lambda: si.load(tmp_path), "holds no config.json", "it holds ckpt.pt;", "save_pretrained")
+    (tmp_path / "unet").mkdir()
+    (tmp_path / "unet" / "config.json").write_text("{}")
+    refused(lambda: si.load(tmp_path), "it holds ckpt.pt, unet;")
+    for step in (500, 1000):
+        model.save_pretrained(tmp_path / f"checkpoint-{step}")
+    refused(lambda: si.load(tmp_path), f"such as {tmp_path / 'checkpoint-1000'}")
+    si.load(tmp_path / "checkpoint-1000")  # the fix
     write_gguf(tmp_path / "tiny.gguf", model)
-    refused(lambda: si.load(tmp_path), "holds no config.json", "save_pretrained")
-    si.load(tmp_path / "tiny.gguf")
+    refused(lambda: si.load(tmp_path), f"such as {tmp_path / 'tiny.gguf'}")
+    si.load(tmp_path / "tiny.gguf")  # the fix
     saved(tmp_path / "model")
     for name in ("config.json", "model.safetensors"):
         refused(lambda name=name: si.load(tmp_path / "model" / name), "is a file, and not GGUF", "save_pretrained")
@@ -62,8 +71,31 @@ def test_a_file_is_gguf_by_its_first_bytes(tmp_path):
         si.load(write_gguf(tmp_path / "tiny.gguf", tiny_llama()).rename(tmp_path / name))
 
 
+@pytest.mark.parametrize("factor", [8.0, 32.0])
+def test_a_gguf_file_of_llama_3_is_rotated_as_the_model_that_it_was_made_of(factor, tmp_path):
+    rope = {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192, "rope_theta": 500000.0}  # fmt: skip
+    config = LlamaConfig(
+        vocab_size=37, hidden_size=32, intermediate_size=96, num_hidden_layers=3, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=131072, tie_word_embeddings=False, initializer_range=0.3,
+        rope_parameters=rope,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config).eval()
+    plain = 500000.0 ** -(torch.arange(0, 16, 2) / 16)
+    factors = plain / model.model.rotary_emb.inv_freq
+    assert factors.max() == pytest.approx(factor)
+    subject = si.load(write_gguf(tmp_path / "tiny.gguf", model, more={"rope_freqs.weight": factors}))
+    with torch.no_grad():
+        right = model(TOKENS).logits
+    torch.testing.assert_close(subject.run(TOKENS).logits, right, rtol=0, atol=1e-5)
+    assert subject.model.config.rope_parameters["factor"] == pytest.approx(factor)
+    other = write_gguf(tmp_path / "other.gguf", model, more={"rope_freqs.weight": 0 * factors + 3})
+    refused(lambda: si.load(other), "holds rope_freqs.weight")
+
+
 def test_a_gguf_file_that_holds_more_or_less_than_a_model_is_refused(tmp_path):
-    more = write_gguf(tmp_path / "more.gguf", tiny_llama(), more={"rope_freqs.weight": torch.ones(4)})
+    more = write_gguf(tmp_path / "more.gguf", tiny_llama(), more={"rope_freqs.weight": 3 * torch.ones(4)})
     refused(lambda: si.load(more), "holds rope_freqs.weight")
 
 

@@ -1,3 +1,4 @@
+import json
 from functools import partial
 
 import pytest
@@ -8,7 +9,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import sinkinterp as si
-from sinkinterp.backends.subject import text_to_tokens
+from sinkinterp.backends.subject import text_to_tokens, token_set_for
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.tokens import TextToTokens, TokenSet, from_rows, random_tokens, repeated_token
 from sinkinterp.pages.live.page import Session
@@ -214,3 +215,31 @@ def test_every_way_from_a_text_to_tokens_gives_the_same_ones(subject, bos, tmp_p
     expected = [3, 4, 5] if bos is Bos.NEVER else [0, 3, 4, 5]
     assert {way: found.tokens.tolist() for way, found in ways.items()} == {way: [expected] for way in ways}
     assert len({found.bos for found in ways.values()}) == 1
+
+
+CHAT = [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "sat"}]
+TEMPLATE = "{{ bos_token }}{% for message in messages %} {{ message.content }} {{ eos_token }}{% endfor %}"
+
+
+def test_chats_are_read_in_the_template_of_their_tokenizer_wherever_texts_are(subject, tmp_path):
+    subject.tokenizer.chat_template = TEMPLATE
+    file = tmp_path / "chats.jsonl"
+    file.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in (CHAT, CHAT[:1])))
+    source = si.texts(file, column="messages")
+    whole, short = [0, 3, 4, 1, 5, 1], [0, 3, 4, 1]
+    assert subject.tokens(CHAT).tokens.tolist() == [whole]
+    for given in (source, [CHAT, CHAT[:1]]):
+        token_set = token_set_for(subject, given)
+        assert token_set.lengths.tolist() == [6, 4] and token_set.tokens[1, :4].tolist() == short
+    never = subject.tokens(source, bos="never", length=3)
+    assert never.tokens.tolist() == [whole[1:4], short[1:4]]
+    two = Inputs(text=source, length=4, sequences=2).token_set(subject, "")
+    assert two.tokens.tolist() == [whole[:4], short]
+    refused(lambda: next(iter(source.texts(tmp_path))), "holds chats")
+    refused(lambda: list(si.texts(file)), "'messages' (list)")
+
+
+@pytest.mark.parametrize("template", [None, "{{ 1 / 0 }}", "{% for %}", "{% for i in range(10**9) %}{% endfor %}"])
+def test_a_chat_that_has_no_template_or_that_it_refuses_is_refused(subject, template):
+    subject.tokenizer.chat_template = template
+    refused(lambda: subject.tokens(CHAT), "chat template", "give the text of the chat")

@@ -316,11 +316,18 @@ def test_an_input_that_may_change_a_pass_is_refused_by_name(name):
     assert len(read(**{name: None}).tokens) == 2
 
 
-def test_types_of_tokens_that_are_all_0_pass():
+def test_types_and_positions_that_a_model_takes_anyway_pass():
     for zeros in (torch.zeros_like(IDS), np.zeros((2, 5), int), [[0] * 5] * 2, None):
         assert read(token_type_ids=zeros).tokens.equal(read().tokens)
+    before, places = MASK.flip(1), torch.arange(5)
+    for plain in (places.expand(2, -1), places[None], places, torch.tensor([[0, 1, 2, 3, 4], [0, 1, 2, 9, 9]])):
+        assert read(position_ids=plain).tokens.equal(read().tokens)
+    left = torch.tensor([[0, 1, 2, 3, 4], [1, 1, 0, 1, 2]])
+    assert read(attention_mask=before, position_ids=left).lengths.tolist() == [5, 3]
     refused(lambda: read(token_type_ids=MASK), "'token_type_ids' is not read")
-    refused(lambda: read(position_ids=torch.arange(5).expand(2, -1)), "'position_ids' is not read")
+    for moved in (places + 1, torch.zeros_like(IDS), places.flip(0)):
+        refused(lambda moved=moved: read(position_ids=moved), "'position_ids' is not read")
+    refused(lambda: read(attention_mask=before, position_ids=places), "'position_ids' is not read")
 
 
 def test_two_functions_are_a_tokenizer_whose_labels_are_what_it_decodes():

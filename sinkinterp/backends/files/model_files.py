@@ -74,6 +74,9 @@ def _read_gguf(file: Path) -> tuple[dict[str, Any], Any]:
     return read_gguf_metadata(str(file))
 
 
+_FACTORS = "rope_freqs.weight"  # of the frequencies of rotation, in a GGUF file
+
+
 @refusing
 def _check_gguf(file: Path) -> Iterator[str]:
     """Why transformers would build another model than the file holds: it gives sizes that are not said defaults."""
@@ -86,6 +89,32 @@ def _check_gguf(file: Path) -> Iterator[str]:
     least, bits = layers * width**2, 8 * file.stat().st_size  # a square matrix for each layer, of 1 bit a weight
     if least > bits:
         yield f"{file} is smaller than {layers:,} layers of {width:,} dimensions, which it says"
+
+
+def _rotate_as_llama3(model: PreTrainedModel, file: Path) -> None:
+    """Divides the frequencies of rotation by those that a GGUF file of Llama 3.1 to 3.3 holds, as llama.cpp does.
+
+    transformers does not read them. Other factors are left, and then refused as a tensor that the model does not take.
+    """
+    from gguf import GGUFReader
+
+    if _FACTORS not in _read_gguf(file)[1] or not getattr(model.config, "rope_parameters", None):
+        return
+    (tensor,) = [tensor for tensor in GGUFReader(file).tensors if tensor.name == _FACTORS]
+    factors = torch.tensor(tensor.data.tolist())
+    rotations = {name: m for name, m in model.named_modules() if isinstance(getattr(m, "inv_freq", None), torch.Tensor)}
+    before, plain = model.config.rope_parameters, [module.inv_freq for module in rotations.values()]
+    numbers = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    llama3 = {"rope_type": "llama3", "factor": float(factors.max()), **numbers}
+    model.config.rope_parameters = {**before, **llama3}
+    made = {name: type(module)(config=model.config) for name, module in rotations.items()}
+    pairs = zip(plain, made.values(), strict=True)
+    is_same = all(x.shape == factors.shape and torch.allclose(x.cpu() / factors, m.inv_freq) for x, m in pairs)
+    if not (rotations and is_same):
+        model.config.rope_parameters = before
+        return
+    for name, module in made.items():
+        model.set_submodule(name, module.to(plain[0].device))
 
 
 def origin_of(source: str | Path) -> str:
@@ -173,6 +202,8 @@ def load_model(
             **_place_of(source), **how, dtype=dtype, device_map=device_map, trust_remote_code=False,
             output_loading_info=True, ignore_mismatched_sizes=True,  # which are refused below, by name
         )  # fmt: skip
+    if is_gguf(source):
+        _rotate_as_llama3(model, Path(source))
     check_read_whole(source, model, loading)
     return model
 
@@ -368,6 +399,8 @@ def _is_left_out(name: str, shapes: Shapes, model: PreTrainedModel) -> bool:
     is_mask = len(shape) == 4 and shape[:2] == (1, 1) and shape[2] == shape[3] and name.endswith("bias")
     if is_mask or _CONSTANT.search(name) or name in buffers or f"{model.base_model_prefix}.{name}" in buffers:
         return True
+    if name == _FACTORS:
+        return (getattr(model.config, "rope_parameters", None) or {}).get("rope_type") == "llama3"
     text = model.config.get_text_config(decoder=True)
     depth, count = getattr(text, "num_hidden_layers", 0), max(getattr(text, key, None) or 0 for key in _MTP)
     layer = re.match(r"(?:.*?\.)?(\d+)\.", name)
