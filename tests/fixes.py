@@ -445,7 +445,7 @@ FOLLOWED = {  # typed by other tests, which load and train what takes more lines
         "load it with its head, as AutoModelForCausalLM does",
     ),
     "backends/test_what_a_file_is.py": (
-        "give a name on the Hub, or a folder that save_pretrained made",
+        "give a name on the Hub, or a folder that save_pretrained made", "give a model inside it, such as {}",
     ),
     "backends/test_whole.py": ("take the weights and the config.json that", "merge them: model.merge_and_unload()", "take the model's own weights"),
     "backends/test_module.py": (
@@ -465,6 +465,7 @@ FOLLOWED = {  # typed by other tests, which load and train what takes more lines
         "give one of its columns", "name the column",
     ),
     "data/test_tokens.py": ('use bos="never"',),
+    "data/test_token_sources.py": ("give the text of the chat",),
     "report/test_report.py": ('read both with bos="never"', "leave top=... out", "leave {}=... out"),
     "abuse/test_bad_lines.py": (
         "leave model=... away", "leave settings=... away", "leave device_map=... away", "leave text=... away", "has no models of scale {}; choose {}",

@@ -1,5 +1,6 @@
 """TransformerLens bridges as subjects. A `BridgeLayer` makes the call of a layer from the tensors that hooks show."""
 
+import copy
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -167,7 +168,12 @@ class TransformerLensSubject(HuggingFaceSubject):
         super().__init__(bridge.original_model, name)
 
     def lens(self) -> Any:
-        """The bridge itself."""
+        """The bridge itself, with the tokenizer of the subject where it has none."""
+        if self.bridge.tokenizer is None and self.tokenizer is not None:
+            sizes = self.bridge.cfg.d_vocab, self.bridge.cfg.d_vocab_out
+            for _ in range(2):  # a bridge reads its settings from the second one
+                self.bridge.tokenizer = copy.deepcopy(self.tokenizer)
+            self.bridge.cfg.d_vocab, self.bridge.cfg.d_vocab_out = sizes
         return self.bridge
 
     def _read_model(self, model: PreTrainedModel) -> None:

@@ -243,3 +243,4 @@ def test_chats_are_read_in_the_template_of_their_tokenizer_wherever_texts_are(su
 def test_a_chat_that_has_no_template_or_that_it_refuses_is_refused(subject, template):
     subject.tokenizer.chat_template = template
     refused(lambda: subject.tokens(CHAT), "chat template", "give the text of the chat")
+    assert subject.tokens("the cat").tokens.tolist() == [[0, 3, 4]]  # the fix
