@@ -36,6 +36,7 @@ RULE = (
 # Barbero et al. 2025 (2504.02732): in Gemma 7B a perturbed token changes later tokens less with BOS than without
 MODELS = text_models()
 PARTS = {(DOCSTRINGS, 64): (16, 16), ("C4", 64): (64, 64), ("C4", 512): (8, 8)}  # texts, and those of larger models
+# at T=512 seven of the texts that are tried for eight are long enough; rows say how many were read
 PLACE, LAST, TEXTS = "place", "last output", "n"
 EVERYWHERE = "first key hidden from all layers"  # where the next token may become the sink
 BEHIND = "first key hidden behind its writer"
