@@ -12,7 +12,6 @@ from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import Tokens, TokenSet
 from sinkinterp.interventions import RemoveColumn
 from sinkinterp.measurement.measure import answers_of
-from sinkinterp.measurement.sweep import ALL, CONTROL, FAR, NEAR, TIMES, WITH, Changes, spread_table, with_other_token
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS, Metric
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.report import Report
@@ -25,6 +24,7 @@ from .shared.effects import CHECK_NOTE, CHECKS, LOSS_CHANGE, OTHER_EXCESS, SEEN_
 from .shared.genuine import text_models
 from .shared.massive import massive_dims
 from .shared.rules import MARGIN, above, checked, times
+from .shared.spread import ALL, CONTROL, FAR, NEAR, TIMES, WITH, Changes, spread_table, with_other_token
 
 CLAIM = "The sink keeps the change of one token from spreading: without it, later residuals change more."
 RULE = (

@@ -1,37 +1,25 @@
-"""What interventions change: sweep compares many by any metric, spread by how far the change of one token goes.
+"""What interventions change: each beside the untouched model, and beside random ones of equal size, by any metric."""
 
-A sweep shows each intervention beside the untouched model and beside random ones of equal size.
-
-Over-mixing (Barbero et al. 2025, arXiv:2504.02732): two passes read each text, the second with another token at one
-position. The change is the distance of the two residuals over the norm of the first:
-
-    table = spread("gpt2", texts, edits={"none": [], "first key hidden": si.interventions.RemoveColumn()})
-"""
-
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from ..attention import RESIDUAL, Edit, called, per_sequence
-from ..backends.subject import Subject
-from ..checks import LARGEST, InputError, accepting, check_count, instance_of, whole_number
+from ..attention import Edit, called, per_sequence
+from ..checks import InputError, accepting, check_count, whole_number
 from ..data.progress import OnProgress, counting, progress_of
-from ..data.tokens import Tokens, TokensLike
-from ..interventions.attention_layers import Dropped, RemoveColumn
+from ..data.tokens import TokensLike
 from ..interventions.edit import Edits, edits_of
 from ..metrics import estimates
 from ..metrics.importance import VISIBLE
 from ..metrics.instruments import LOSS, Instruments
-from ..metrics.metric import NEXT_TOKEN_LOSS, PerSequence, next_token_loss
+from ..metrics.metric import NEXT_TOKEN_LOSS, PerSequence
 from ..metrics.sinks import sink_rate
 from ..plots.theme import sweep_figure
 from ..report.report import Report
-from ..table import BLOCK, EDIT, LOSS as NATS, Cell, Table, no_estimate
-from .measure import ModelLike, equal_inputs_of, inputs_of, measure, passes, protocol_of, run_note
+from ..table import EDIT, Cell, Table
+from .measure import ModelLike, inputs_of, measure, protocol_of
 
 ReportMetric = Callable[[Report], PerSequence]
 SEEDS = 3  # of a random control
@@ -153,108 +141,3 @@ def _row(
 
 def _name(metric: ReportMetric) -> str:
     return getattr(metric, "__name__", repr(metric))
-
-
-NEAR, FAR, ALL, TIMES = "change, near", "change, far", "change", "times the first"
-Later = Float[Tensor, "sequence later"]
-Changes = tuple[Float[Tensor, "sequence block later"], PerSequence]
-NEXT = 8  # positions behind the changed token that count as near
-WITH, HIDDEN, LOGIT, CONTROL = "none", "first key hidden", "sink logit in its place", "control: another key hidden"
-
-
-def without_sink(control: int) -> dict[str, Edits]:
-    """The edits that take the sink away, after none: its key hidden from all layers, and a sink logit in its place.
-
-    The sink logit has the first key's score, and no value. control: the position of the key that is hidden instead.
-    """
-    return {
-        WITH: [],
-        HIDDEN: RemoveColumn(),
-        LOGIT: RemoveColumn(share=Dropped()),
-        CONTROL: RemoveColumn(positions=[control]),
-    }
-
-
-def spread(
-    model: ModelLike,
-    tokens: TokensLike | Any = None,
-    *,
-    position: int | None = None,
-    edits: Mapping[str, Edits] | None = None,
-    seed: int = 0,
-) -> Table:
-    """How much the change of the token at `position` changes later residuals, by edit and block.
-
-    Rows have the mean relative change of the positions behind it: of all, of the next 8, and of the last quarter of
-    the text. `times the first` is the change over that of the first edit. Block `n_layers` is the last output.
-    position: a third of the length by default. edits: by name; by default none, and those of `without_sink`. The other
-    token is drawn from the texts with `seed`. Takes models and tokens as `measure` does, of one length. Raises
-    InputError for a position at which nothing follows or the sink is.
-    """
-    subject, given = equal_inputs_of(model, tokens)
-    length = given.shape[1]
-    check_count(given[0], "tokens of a text, as a change spreads to later ones", 4)
-    at = whole_number(length // 3 if position is None else position, "position, from 1,", 1, length - 2)
-    changed = with_other_token(given, at, seed)
-    named = without_sink(at // 2 or 2) if edits is None else instance_of(edits, Mapping, "edits have names here")
-    runs = {name: changes(subject, given, changed, at, some) for name, some in named.items()}
-    return spread_table(subject, given, at, runs)
-
-
-def spread_table(subject: Subject, given: Tokens, at: int, runs: Mapping[str, Changes]) -> Table:
-    """The table of `spread`, from what `changes` returns for each edit."""
-    length, before = given.shape[1], next(iter(runs.values()))[0]
-    rows: list[dict[str, Cell]] = []
-    for name, (change, loss) in runs.items():
-        cells = estimates.mean_cells(NATS, loss, estimates.SIZES)
-        for block in range(change.shape[1]):
-            of_block = _cells(change[:, block], before[:, block], length)
-            rows.append({EDIT: name, BLOCK: block, **of_block, **cells})
-    figure = partial(sweep_figure, x=BLOCK, quantities=(ALL, NEAR, FAR), by=EDIT)
-    note = (
-        f"{run_note(subject, given)}; token {at} (from 0) becomes another one of the texts; change: distance of the "
-        f"residuals over the norm of the first, mean over positions behind it; near: the next {NEXT}; far: those of "
-        f"the last quarter; {TIMES}: over the first edit (fewer than 30 texts: Fieller); block "
-        f"{subject.shape.n_layers} is the last output; loss of the unchanged texts in nats; null: 0, an "
-        f"equal token; {estimates.intervals(len(given))}"
-    )
-    return Table.of("How far does the change of one token spread?", note, tuple(rows), figure)
-
-
-def _cells(change: Later, before: Later, length: int) -> dict[str, Cell]:
-    """The mean changes of a block, and the change over that of the first edit, where it has one."""
-    cells: dict[str, Cell] = {}
-    for column, some in {ALL: slice(None), NEAR: slice(NEXT), FAR: slice(-max(1, length // 4), None)}.items():
-        cells |= estimates.mean_cells(column, change[:, some].mean(1), estimates.SIZES)
-    if not before.any():
-        return cells | no_estimate(TIMES)
-    return cells | estimates.estimate_cells(TIMES, estimates.ratio(change.mean(1), before.mean(1)))
-
-
-def with_other_token(tokens: Tokens, position: int, seed: int = 0) -> Tokens:
-    """The texts with another token at a position, drawn from all that they hold there or later.
-
-    Raises InputError where they hold one token alone.
-    """
-    generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0, LARGEST))
-    pool, changed = tokens[:, position:].flatten(), tokens.clone()
-    for row in changed:
-        others = pool[pool != row[position]]
-        if not len(others):
-            raise InputError("the texts hold one token alone, so none can take its place")
-        row[position] = others[torch.randint(len(others), (1,), generator=generator)]
-    return changed
-
-
-def changes(subject: ModelLike, tokens: TokensLike | Any, changed: Tokens, position: int, edits: Edits = ()) -> Changes:
-    """The relative change of the residuals behind `position`, by block; and the loss of the unchanged texts in nats."""
-    subject, tokens = equal_inputs_of(subject, tokens)
-    reads = {"x": RESIDUAL.read(lambda x: x[:, position + 1 :])}
-    parts, losses = [], []
-    for rows, batch in passes(subject, tokens):
-        before = subject.run(batch, reads=reads, edits=edits_of(edits))
-        after = subject.run(changed[rows], reads=reads, edits=edits_of(edits), logits=False)
-        x = before["x"].float()
-        parts.append(((after["x"].float() - x).norm(dim=-1) / x.norm(dim=-1)).cpu())
-        losses.append(next_token_loss(before.logits, batch).mean(1).cpu())
-    return torch.cat(parts), torch.cat(losses)

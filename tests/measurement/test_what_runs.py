@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 from backends.zoo import model_of
+from sinkinterp._experiments.shared.spread import changes
 
 import sinkinterp as si
 from sinkinterp.backends.anatomy.modules import removed_after
@@ -17,7 +18,6 @@ from sinkinterp.measurement import measure as inputs
 from sinkinterp.measurement.activation_patching import logit_difference
 from sinkinterp.measurement.explaining import DRAWS
 from sinkinterp.measurement.path_patching import path_patching
-from sinkinterp.measurement.sweep import changes
 
 T = 7
 CLEAN, CORRUPTED = (torch.randint(89, (3, T), generator=torch.Generator().manual_seed(i)) for i in (1, 2))

@@ -18,7 +18,7 @@ from sinkinterp.applications.streaming import streaming_table
 from sinkinterp.measurement.activation_patching import activation_patching
 from sinkinterp.measurement.explaining import explain
 from sinkinterp.measurement.place_or_token import place_or_token
-from sinkinterp.measurement.sweep import spread, sweep
+from sinkinterp.measurement.sweep import sweep
 from sinkinterp.metrics import instruments
 from sinkinterp.metrics.importance import PATTERNS
 from sinkinterp.pages.report import colored_tokens, measurement_page
@@ -140,7 +140,7 @@ TABLES = {
     "rounded cache": lambda model, ids: [quantised_table(model, ids, (4,)), streaming_table(model, ids, window=11)],
     "mask": lambda model, ids: [mask(model, ids).table()],
     "patching": lambda model, ids: [activation_patching(model, ids[:2], ids[2:4], progress=False)],
-    "sweep": lambda model, ids: [sweep(model, ids, [si.SwapPositions(0, 4)], progress=False), spread(model, ids)],
+    "sweep": lambda model, ids: [sweep(model, ids, [si.SwapPositions(0, 4)], progress=False)],
     "place": lambda model, ids: [place_or_token(model, ids, positions=[5])],
     "change": lambda model, ids: [compare(measured(model, ids), si.measure(model, ids[:, :11], instruments=EVERY))],
 }

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from sinkinterp._experiments.shared.spread import ALL, spread
 
 import sinkinterp as si
 from experiments import over_mixing as chapter
@@ -11,7 +12,6 @@ from experiments.shared.effects import LOSS_CHANGE, OTHER_EXCESS, Effects
 from sinkinterp.data.progress import silent
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.interventions import RemoveColumn
-from sinkinterp.measurement.sweep import ALL, spread
 from sinkinterp.table import BLOCK, EDIT, LENGTH, LOSS
 
 NAME = "sinkinterp/text-softmax-48k"
