@@ -488,8 +488,8 @@ OF_A_PERSON = (  # a package, a network, a disk, memory, a GPU, a server or minu
     "name what stays: frozen=(ChangeOutputs(), ChangeMLP())", "out of the text",
 )  # fmt: skip
 NOT_FIXES = (
-    "write: norm behind", "write / stream", "copy pos d_model", "copy block", "change of loss", "change of means", "change, near", "change, far",
-    "change beyond", "change by sequence", "change: distance", "change the model while",
+    "write: norm behind", "write / stream", "copy pos d_model", "copy block", "change of loss", "change of means",
+    "change beyond", "change by sequence", "change the model while",
     "Use a sink, or mend it", "add what is written into", "Draw tokens: random", "and leave {} GB of checkpoints", "Say how many hours",
     "Say what the run costs", "see `sinkinterp list recipes`", "name is a text", "{}: {} ({}), {} ({}), change",
     "repeat: the token", "set to zero", "set to {.value:g}", "set to the mean of the other positions", "take the file or dictionary as it was",

@@ -17,7 +17,7 @@ import numpy as np
 from datasets import Dataset, Features, List, Value, concatenate_datasets
 from datasets.arrow_writer import ArrowWriter
 
-from ..checks import check_count
+from ..checks import InputError, check_count
 from ..files import remove, replacing, sole_writer
 from ..seals import Damaged, check, read_record, sums, write_record
 from .given_tokenizer import check_has
@@ -132,6 +132,8 @@ def _pack(recipe: Any, folder: Path, cache: Path, on_progress: OnProgress, recor
         write_record(folder / RECORD, record, _of(folder))
     chunks = read_shards(folder, record["shards"]) if record["shards"] else []
     check_count(chunks, f"chunks of {recipe.length} tokens, of which a longer text or a smaller length makes more", 2)
+    if not _has_words(chunks, encoder):
+        raise InputError("the texts are empty or blank: they hold nothing but white space")
     record |= {"chunks": len(chunks), "sha256": content_hash(chunks)}
     write_record(folder / RECORD, record, _of(folder))
     return record
@@ -160,6 +162,12 @@ def _begun(recipe: Any, folder: Path, texts: Iterable[str]) -> dict[str, str]:
     with replacing(folder / "tokenizer", FIX) as draft:
         tokenizer.save_pretrained(draft)
     return sums(folder, "tokenizer/*")
+
+
+def _has_words(chunks: Dataset, tokenizer: Any) -> bool:
+    """Returns true if some token of the chunks, BOS and EOS apart, is more than white space."""
+    ids = (int(i) for batch in chunks.iter(1 << 13) for i in np.unique(batch[COLUMN]))
+    return any(tokenizer.decode([i], skip_special_tokens=True).strip() for i in ids)
 
 
 def _of(folder: Path) -> dict[str, str | int]:
