@@ -2,8 +2,8 @@ import pytest
 
 from benchmarks import mutants
 from benchmarks.forked_tests import ForkedTests, Outcome
-from benchmarks.mutants import ROOT, read_equivalent, where, wilson
-from benchmarks.mutations import draw, ignored_spans, is_alike
+from benchmarks.mutants import ROOT, read_equivalent, wilson
+from benchmarks.mutations import ignored_spans, is_alike
 
 SOURCE = '''\
 """1 + 1"""
@@ -86,11 +86,3 @@ def test_a_changed_file_is_tested_without_being_written(package, monkeypatch):
     assert forks.run(tests, module, source.replace("+", "-")) is Outcome.FAILED
     assert forks.run(tests, module, source.replace("+", "*"), timeout=1) is Outcome.TIMED_OUT
     assert forks.run(tests) is Outcome.PASSED and module.read_text() == source
-
-
-def test_a_seed_draws_the_same_mutants_each_with_one_change():
-    pytest.importorskip("cosmic_ray")
-    first, again = (draw([ROOT / "sinkinterp/metrics/spectrum.py"], 17, seed=3) for _ in range(2))
-    assert first == again and len(set(first)) == 17
-    assert all(before != after for before, after in (mutant.change for mutant in first))
-    assert "sinkinterp/metrics/spectrum.py::singular_shares" in map(where, first)

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from sinkinterp.attention import RESIDUAL
 from sinkinterp.backends.subject import Subject
-from sinkinterp.checks import LARGEST, InputError, check_count, instance_of, whole_number
+from sinkinterp.checks import LARGEST, InputError, whole_number
 from sinkinterp.data.tokens import Tokens, TokensLike
-from sinkinterp.interventions.attention_layers import Dropped, RemoveColumn
 from sinkinterp.interventions.edit import Edits, edits_of
 from sinkinterp.measurement.measure import ModelLike, equal_inputs_of, passes, run_note
 from sinkinterp.metrics import estimates
@@ -28,46 +27,20 @@ NEAR, FAR, ALL, TIMES = "change, near", "change, far", "change", "times the firs
 Later = Float[Tensor, "sequence later"]
 Changes = tuple[Float[Tensor, "sequence block later"], PerSequence]
 NEXT = 8  # positions behind the changed token that count as near
-WITH, HIDDEN, LOGIT, CONTROL = "none", "first key hidden", "sink logit in its place", "control: another key hidden"
+WITH, CONTROL = "none", "control: another key hidden"
 
 
-def without_sink(control: int) -> dict[str, Edits]:
-    """The edits that take the sink away, after none: its key hidden from all layers, and a sink logit in its place.
-
-    The sink logit has the first key's score, and no value. control: the position of the key that is hidden instead.
-    """
-    return {
-        WITH: [],
-        HIDDEN: RemoveColumn(),
-        LOGIT: RemoveColumn(share=Dropped()),
-        CONTROL: RemoveColumn(positions=[control]),
-    }
-
-
-def spread(
-    model: ModelLike,
-    tokens: TokensLike | Any = None,
-    *,
-    position: int | None = None,
-    edits: Mapping[str, Edits] | None = None,
-    seed: int = 0,
-) -> Table:
-    """How much the change of the token at `position` changes later residuals, by edit and block.
+def spread(model: ModelLike, tokens: TokensLike | Any, position: int, edits: Mapping[str, Edits]) -> Table:
+    """How much the change of the token at `position` changes later residuals, by edit, which has a name, and block.
 
     Rows have the mean relative change of the positions behind it: of all, of the next 8, and of the last quarter of
-    the text. `times the first` is the change over that of the first edit. Block `n_layers` is the last output.
-    position: a third of the length by default. edits: by name; by default none, and those of `without_sink`. The other
-    token is drawn from the texts with `seed`. Takes models and tokens as `measure` does, of one length. Raises
-    InputError for a position at which nothing follows or the sink is.
+    the text. `times the first` is the change over that of the first edit. Block `n_layers` is the last output. The
+    other token is drawn from the texts. Takes models and tokens as `measure` does, of one length.
     """
     subject, given = equal_inputs_of(model, tokens)
-    length = given.shape[1]
-    check_count(given[0], "tokens of a text, as a change spreads to later ones", 4)
-    at = whole_number(length // 3 if position is None else position, "position, from 1,", 1, length - 2)
-    changed = with_other_token(given, at, seed)
-    named = without_sink(at // 2 or 2) if edits is None else instance_of(edits, Mapping, "edits have names here")
-    runs = {name: changes(subject, given, changed, at, some) for name, some in named.items()}
-    return spread_table(subject, given, at, runs)
+    changed = with_other_token(given, position)
+    runs = {name: changes(subject, given, changed, position, some) for name, some in edits.items()}
+    return spread_table(subject, given, position, runs)
 
 
 def spread_table(subject: Subject, given: Tokens, at: int, runs: Mapping[str, Changes]) -> Table:

@@ -20,7 +20,6 @@ from refusals import refused
 from safetensors.torch import save_file
 from sinkinterp._experiments.book.chapter import chapters_in
 from sinkinterp._experiments.book.story import write_front_pages
-from sinkinterp._experiments.shared.spread import spread
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import sinkinterp as si
@@ -120,7 +119,7 @@ DOORS = {  # the arguments of a right call of each public function, of a subject
     serve_live: lambda s, r: {"model": s},
     **dict.fromkeys(
         (
-            *(si.measure, si.mask, si.explain, spread, dormant.dormant_heads, si.loss, si.massive_activations),
+            *(si.measure, si.mask, si.explain, dormant.dormant_heads, si.loss, si.massive_activations),
             *(si.key_norms, si.value_norms, si.residual_norms, si.qk_angles, si.qk_cosines),
             *(si.attention_weights, si.hidden_states),
         ),

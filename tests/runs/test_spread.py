@@ -4,22 +4,9 @@ import pytest
 import torch
 from backends.zoo import model_of, subject_of, tokens_of
 from refusals import refused
-from sinkinterp._experiments.shared.spread import (
-    ALL,
-    CONTROL,
-    FAR,
-    HIDDEN,
-    LOGIT,
-    NEAR,
-    TIMES,
-    WITH,
-    changes,
-    spread,
-    with_other_token,
-    without_sink,
-)
+from sinkinterp._experiments.shared.spread import ALL, FAR, NEAR, TIMES, WITH, changes, spread, with_other_token
 
-from sinkinterp.table import BLOCK, EDIT, LOSS
+from sinkinterp.table import BLOCK
 
 AT = 5
 
@@ -47,16 +34,7 @@ def test_without_edits_changes_are_those_of_two_plain_passes_of_transformers(nam
     assert rows.numbers(ALL)[0] == pytest.approx(expected[:, 3].mean().item(), rel=1e-3)
     assert rows.numbers(NEAR)[0] == pytest.approx(expected[:, 3, :8].mean().item(), rel=1e-3)
     assert rows.numbers(FAR)[0] == pytest.approx(expected[:, 3, -4:].mean().item(), rel=1e-3)
-    assert table.plot().data
-
-
-def test_by_default_the_sink_is_taken_away_in_two_ways_beside_a_control():
-    table = spread(subject_of("gpt2"), tokens_of())
-    assert [*dict.fromkeys(table.frame[EDIT].tolist())] == [WITH, HIDDEN, LOGIT, CONTROL] == [*without_sink(2)]
-    first, *others = (table.where(**{BLOCK: 3, EDIT: name}).records()[0] for name in without_sink(2))
-    assert first[TIMES] == 1 and all(row[TIMES] == pytest.approx(row[ALL] / first[ALL], rel=1e-4) for row in others)
-    assert table.where(**{BLOCK: 0}).frame[TIMES].isna().tolist() == [True] * 4  # the change begins in block 0
-    assert len(table.frame) == 4 * 4 and len(set(table.numbers(LOSS))) == 4
+    assert rows.numbers(TIMES) == [1] and table.plot().data
 
 
 def test_the_other_token_is_another_one_of_the_texts_at_this_position_alone():
@@ -64,9 +42,4 @@ def test_the_other_token_is_another_one_of_the_texts_at_this_position_alone():
     changed = with_other_token(tokens, AT, seed=3)
     assert (changed != tokens).nonzero().tolist() == [[i, AT] for i in range(len(tokens))]
     assert all(token in tokens[:, AT:] for token in changed[:, AT]) and changed.equal(with_other_token(tokens, AT, 3))
-
-
-@pytest.mark.parametrize("position", [0, 16, "2"])
-def test_a_position_that_nothing_follows_and_texts_of_one_token_are_refused(position):
-    refused(lambda: spread(subject_of("gpt2"), tokens_of(), position=position))
-    refused(lambda: spread(subject_of("gpt2"), torch.full((2, 7), 5)))
+    refused(lambda: with_other_token(torch.full((2, 7), 5), AT))
