@@ -172,7 +172,7 @@ _PARSERS: dict[Any, Callable[[str], Any]] = {
     int: int,
     float: float,
     str: str,
-    bool: {"true": True, "false": False}.__getitem__,
-    type(None): {"none": None}.__getitem__,
+    bool: lambda text: {"true": True, "false": False}[text.lower()],
+    type(None): lambda text: {"none": None}[text.lower()],
 }
 _NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "none"}

@@ -386,6 +386,9 @@ TYPED = {
         "cli('patch TEXTUAL PROMPTS --prompt a')",
         "[cli('patch TEXTUAL --into TWIN --prompt one-two'), cli('patch TEXTUAL PROMPTS')]",
     ),
+    "give the bridge, which is subject.bridge": (
+        "si.load(bridged.bridge.original_model, backend='nnsight')", "si.load(bridged.bridge)",
+    ),
     "leave --sink out": (
         "cli('patch TEXTUAL PROMPTS --answer a --instead b --sink')", "cli('patch TEXTUAL PROMPTS')",
     ),

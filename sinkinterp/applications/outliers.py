@@ -379,4 +379,5 @@ def _quantised(title: str, what: str, mask: Mask, ways: Iterable[Way], full: Los
 def quantisation_figure(table: Table) -> go.Figure:
     """Error and added loss: a colour for what is left out, a line for every way to quantise."""
     figure = sweep_figure(table, WHAT, (ERROR, ADDED), by=LEFT_OUT)
+    figure.update_layout(showlegend=table.frame[LEFT_OUT].nunique() > 1)
     return figure.update_xaxes(type="log", exponentformat="power", dtick=1, col=1)

@@ -37,6 +37,8 @@ class NNsightSubject(HuggingFaceSubject):
         self._envoy = NNsight(model) if isinstance(model, PreTrainedModel) else model
         if any(parameter.is_meta for parameter in self._envoy._module.parameters()):
             raise InputError(f"{type(self._envoy._module).__name__} has no weights yet; wrap it with dispatch=True")
+        if any(type(part).__module__.startswith("transformer_lens.") for part in self._envoy._module.modules()):
+            raise InputError("this model is in a TransformerLens bridge; give the bridge, which is subject.bridge")
         super().__init__(self._envoy._module, name)
 
     @cached_property

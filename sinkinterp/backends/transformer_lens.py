@@ -176,6 +176,12 @@ class TransformerLensSubject(HuggingFaceSubject):
             self.bridge.cfg.d_vocab, self.bridge.cfg.d_vocab_out = sizes
         return self.bridge
 
+    def _check_contract(self, bare: Logits) -> None:
+        try:
+            super()._check_contract(bare)
+        except InputError as error:
+            raise InputError(f"{error}{'' if ';' in str(error) else f'; {FIX}'}") from error  # or it names a fix
+
     def _read_model(self, model: PreTrainedModel) -> None:
         super()._read_model(model)
         self._recorded(contract.sample_tokens(self.shape.vocab), Recorder(), {}, compares=True)

@@ -102,12 +102,12 @@ class TokenSet:
         pads: the ids of padding, and how often each must be repeated to be known as such.
         """
         for _, group in self.groups():
-            for side in (group, group.flip(1)):
-                repeats = (side == side[:, :1]).int().cumprod(1).sum(1).tolist()
-                for token, times in zip(side[:, 0].tolist(), repeats, strict=True):
-                    if pads.get(token, times + 1) <= times < group.shape[1]:
+            for row in group.tolist():
+                for side in (row, row[::-1]):
+                    times = next((i for i, token in enumerate(side) if token != side[0]), 0)  # 0 of one token alone
+                    if pads.get(side[0], times + 1) <= times:
                         fix = "give the tokenizer's whole answer, with its attention_mask, or lists without padding"
-                        what = f"a sequence begins or ends with {times} of token {token}, the padding"
+                        what = f"a sequence begins or ends with {times} of token {side[0]}, the padding"
                         raise InputError(f"{what}, and no mask marks it; {fix}")
         return self
 
