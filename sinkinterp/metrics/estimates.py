@@ -30,7 +30,7 @@ def intervals(n: int, over: str = "sequences") -> str:
     """Says what the intervals of means over `n` values are. One value has none."""
     if n < 2:
         return "one text, so no intervals"
-    return f"95% interval over {over}, Clopper-Pearson's where all are 0 or 1, else Student's t (quotients: Fieller's)"
+    return f"95% interval over {over}: equal rates Clopper-Pearson or Wilson, else Student's t (quotients: Fieller's)"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
