@@ -230,7 +230,7 @@ TYPED = {
     "there is no layer {} here; choose from": (
         "si.attention_weights(llama, T, layers=[9])", "si.attention_weights(llama, T, layers=[2])",
     ),
-    "read texts of {} tokens or more, or give positions": (
+    "read texts of {} or more, or give positions": (
         "si.place_or_token(llama, T)", "si.place_or_token(llama, T, positions=[3], layers=[0])",
     ),
     "has no figure; print it": (

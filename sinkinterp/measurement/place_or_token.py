@@ -96,8 +96,7 @@ def place_or_token(
     """
     subject, given = equal_inputs_of(model, tokens)
     if positions is PLACES:
-        longer = f"read texts of {SHORTEST} tokens or more, or give positions=[...] they have"
-        check_default_places(given.shape[1], longer)
+        check_default_places(given.shape[1], f"read texts of {SHORTEST} or more, or give positions=[...] they have")
     places = different_numbers(positions, "positions", 2, given.shape[1] - 2)
     attending = subject.shape.attention_layers
     depths = attending if layers is None else sorted(different_numbers(layers, "layers", 0, attending[-1]))

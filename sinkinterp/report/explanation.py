@@ -374,16 +374,17 @@ class Explanation:
         return f" It writes {own:.3g} itself into the logit of {answers}, which is {whole:.3g}."
 
     def _of_cuts(self, head: HeadScore) -> str:
-        """Says how much cutting the named parts removes, and warns if that is less than 80%."""
-        rows = [row for row in self.cuts.records() if row[HEAD] == head.name and RANDOM not in str(row[CUT])]
+        """Says how much cutting the named parts removes, and random ones, and warns if that is less than 80%."""
         if not head.is_above_null:
             return " That is not above uniform attention, so cuts have nothing to remove."
-        removed = {str(row[CUT]).rpartition(", ")[2]: float(row[REMOVED] or 0) for row in rows}
+        shares = {str(row[CUT]): float(row[REMOVED] or 0) for row in self.cuts.records() if row[HEAD] == head.name}
+        removed = {cut.rpartition(", ")[2]: share for cut, share in shares.items() if RANDOM not in cut}
+        controls = {cut.rpartition(", ")[2]: f"{share:.0%}" for cut, share in shares.items() if RANDOM in cut}
         uncut = [name for i in head.main_parts() if (name := head.parts[i]) not in head.cuts]
         without = f" No edit cuts {' or '.join(uncut)} alone." if uncut else ""
         if not removed:
             return without
-        words = " and ".join(f"{share:.0%} {way}" for way, share in removed.items())
+        words = " and ".join(f"{x:.0%} {way} (random parts: {controls.get(way)})" for way, x in removed.items())
         short = [way for way, share in removed.items() if share < ENOUGH]
         warning = f"; {' and '.join(short)}, these parts alone do not explain it" if short else ""
         cut = "the others" if uncut else "them"
