@@ -322,8 +322,7 @@ def test_types_and_positions_that_a_model_takes_anyway_pass():
     before, places = MASK.flip(1), torch.arange(5)
     for plain in (places.expand(2, -1), places[None], places, torch.tensor([[0, 1, 2, 3, 4], [0, 1, 2, 9, 9]])):
         assert read(position_ids=plain).tokens.equal(read().tokens)
-    left = torch.tensor([[0, 1, 2, 3, 4], [1, 1, 0, 1, 2]])
-    assert read(attention_mask=before, position_ids=left).lengths.tolist() == [5, 3]
+    assert read(attention_mask=before, position_ids=[[0, 1, 2, 3, 4], [1, 1, 0, 1, 2]]).lengths.tolist() == [5, 3]
     refused(lambda: read(token_type_ids=MASK), "'token_type_ids' is not read")
     for moved in (places + 1, torch.zeros_like(IDS), places.flip(0)):
         refused(lambda moved=moved: read(position_ids=moved), "'position_ids' is not read")

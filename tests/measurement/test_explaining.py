@@ -152,7 +152,8 @@ def test_a_sink_that_one_known_neuron_makes_is_found():
     assert max(removed["random parts, in the stream"], removed["random parts, directly"]) < 0.1
     by_cut = {row["cut"]: row["alpha_1 of readers"] for row in answer.path_cuts.records()}
     assert by_cut["path: the readers' first keys"] < 0.5 * by_cut["none"]
-    assert "1 neuron makes" in answer.sentence and len(answer.plot().data) >= 3
+    control = f"directly (random parts: {removed['random parts, directly']:.0%})"
+    assert "1 neuron makes" in answer.sentence and control in answer.sentence and len(answer.plot().data) >= 3
     untouched, cut = cut_maps(subject, tokens, answer)[1, 1]
     assert untouched.weights[:, 0].mean() == pytest.approx(head.alpha.mean().item(), abs=1e-5) and cut.cut == "MLP 0"
     assert untouched.loss == pytest.approx(answer.path_cuts.records()[0]["loss"], abs=1e-5)
