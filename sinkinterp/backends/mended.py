@@ -22,7 +22,7 @@ from transformers.utils import cached_file
 from ..checks import InputError, check_installed, instance_of, refusal
 from ..data.hub import asking_hub
 from ..files import check_is_file, path_of
-from ..seals import SEAL, Damaged, Of, hashes_in, read_record, verify, write_record
+from ..seals import SEAL, Of, hashes_in, owner, read_record, verify, write_record
 from ..spec import Spec
 from .added_slots import WITH_SLOTS, AddedSlots, add_slots, remove_slots
 from .files.named_models import located
@@ -111,10 +111,10 @@ def with_adapter(model: PreTrainedModel, folder: Path | str) -> Any:
     verify(folder)
     record = read_record(folder / RECORD)
     slots, trained = AddedSlots.from_dict(record["slots"]), Trained.from_dict(record["trained"])
-    try:
-        hashes_in(folder, {"base": fingerprint(model)})
-    except Damaged as error:
-        raise InputError(f"{folder} mends other weights than these; load {record['base']}") from error
+    own = fingerprint(model)
+    hashes_in(folder, {})  # raises Damaged without a seal
+    if owner(folder).get("base", own) != own:
+        raise InputError(f"{folder} mends other weights than these; load {record['base']}")
     with ExitStack() as undo:
         undo.callback(remove_slots, model, add_slots(model, slots))
         undo.callback(_set_gradients, model, {n: p.requires_grad for n, p in model.named_parameters()}.get)

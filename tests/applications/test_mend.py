@@ -272,12 +272,14 @@ def test_an_adapter_of_another_model_or_a_damaged_one_is_refused(base, made, tmp
     assert fingerprint(model) == fingerprint(deepcopy(model).bfloat16())
     with torch.no_grad():
         model.lm_head.weight[3, 3] += 1
-    refused(lambda: si.with_adapter(model, made.folder))
+    refused(lambda: si.with_adapter(model, made.folder), "mends other weights")
     assert not any(hasattr(module, added_slots.WITH_SLOTS) for module in model.modules())
     for file in made.folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "mended.safetensors").write_bytes(b"0" * 99)
-    refused(lambda: si.with_adapter(AutoModelForCausalLM.from_pretrained(base), tmp_path))
+    refused(lambda: si.with_adapter(AutoModelForCausalLM.from_pretrained(base), tmp_path), "is damaged")
+    (tmp_path / "sha256.json").unlink()
+    refused(lambda: si.with_adapter(AutoModelForCausalLM.from_pretrained(base), tmp_path), "sha256.json is damaged")
 
 
 @pytest.mark.parametrize("trained", [SlotsAlone(), Lora(rank=3)])
