@@ -26,8 +26,8 @@ from benchmarks.console import NOISY, say
 from benchmarks.measure import Result, table
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.files import write_file
-from sinkinterp.pages.atlas.build import Atlas, atlas
-from sinkinterp.pages.atlas.encode import atlas_page
+from sinkinterp.pages.atlas import Atlas, atlas
+from sinkinterp.pages.atlas_page import atlas_page
 
 EARLIER = (
     "Peers, 12 layers x 12 heads, measured earlier and not in this run: CircuitsVis 1.43 attention_heads 32 MB at "

@@ -88,8 +88,8 @@ def view(
     check_outputs(force, out, reads=given.files)
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:
-        from ..pages.atlas.build import atlas
-        from ..pages.atlas.encode import atlas_page
+        from ..pages.atlas import atlas
+        from ..pages.atlas_page import atlas_page
 
         edits = edits_of(edit)
         given.check()
@@ -134,7 +134,7 @@ def serve(
     Example: sinkinterp serve smollm2
     """
     say(f"loading {model}")
-    from ..pages.live.page import serve_live
+    from ..pages.live import serve_live
 
     def on_ready(address: str) -> None:
         print_text(f"the live page is at {address} (Ctrl-C ends it)")

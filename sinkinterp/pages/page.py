@@ -20,7 +20,7 @@ from plotly.offline import get_plotlyjs
 from ..plots.theme import DARK, LEGEND_Y, LIGHT, caption_of, translation
 from ..table import Table
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True)
@@ -50,18 +50,18 @@ class Scripts:
 def document(title: str, body: Markup, styles: Sequence[str | Path] = (), scripts: Scripts = Scripts()) -> str:
     """A page as HTML text. It ends in the glossary, whose words it explains. `styles` are names of assets."""
     scripts = replace(scripts, inline=[*scripts.inline, asset("shared/terms.js")])
-    style = "\n".join(map(asset, ("templates/style.css", *styles)))
-    frame = TEMPLATES.get_template("templates/document.html")
+    style = "\n".join(map(asset, ("style.css", *styles)))
+    frame = TEMPLATES.get_template("document.html")
     return frame.render(title=title, style=style, body=body, scripts=scripts)
 
 
 def rendered(template: str | Path, **values: Any) -> Markup:
-    """The HTML of a template of this package, such as "templates/page.html", or of one at a path."""
+    """The HTML of a template of `templates/`, such as "page.html", or of one at a path."""
     return Markup(TEMPLATES.from_string(asset(template)).render(values))
 
 
 def asset(name: str | Path) -> str:
-    """The text of a file of this package, such as "templates/page.css" or "atlas/head.js", or of one at a path."""
+    """The text of a file of `templates/`, such as "page.css" or "atlas/head.js", or of one at a path."""
     return (FOLDER / name).read_text(encoding="utf-8")
 
 
@@ -103,7 +103,7 @@ def page(title: str, lead: str | Sequence[str], sections: Iterable[Section], plo
     page holds plotly.js itself.
     """
     paragraphs = [lead] if isinstance(lead, str) else lead
-    body = rendered("templates/page.html", title=title, lead=paragraphs, sections=list(sections))
+    body = rendered("page.html", title=title, lead=paragraphs, sections=list(sections))
     return with_figures(title, body, plotly)
 
 
@@ -120,9 +120,9 @@ def with_figures(
     """
     library = [get_plotlyjs()] if plotly is None and 'class="figure"' in body else []
     settings = {"dark": translation(DARK), "plotly": plotly or ""}
-    figured = rendered("templates/figured.html", body=body, settings=settings)
-    run = [*library, *map(asset, ("templates/page.js", *scripts))]
-    return document(title, figured, ["templates/page.css", *styles], Scripts(run, load_files=plotly is not None))
+    figured = rendered("figured.html", body=body, settings=settings)
+    run = [*library, *map(asset, ("page.js", *scripts))]
+    return document(title, figured, ["page.css", *styles], Scripts(run, load_files=plotly is not None))
 
 
 _IN_LEGEND = ("scatter", "bar", "box")  # kinds of traces that the legend above a figure names

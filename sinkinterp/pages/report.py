@@ -31,8 +31,8 @@ from ..report.readings import TokenText, short_name, writer_of
 from ..report.report import Report, overview_tables, views_of
 from ..report.summary import protocol_table, sink_verdict, with_short_note
 from ..table import FORMATS, Table
-from .atlas.build import atlas
-from .atlas.encode import atlas_page
+from .atlas import atlas
+from .atlas_page import atlas_page
 from .page import Section, document, page, rendered
 
 
@@ -155,7 +155,7 @@ def colored_tokens(tokens: Any, values: Any) -> Page:
     lead = f"The largest number is {numbers[largest]:.3g}, of {words[largest]!r}. Point at a token for its number."
     title = f"{len(words)} tokens, shaded by a number each"
     scale = [(f"{end:.3g}", colour) for end, colour in zip((-size, size), colours, strict=True)]
-    body = rendered("templates/coloured.html", title=title, lead=lead, words=cells, ends=scale)
+    body = rendered("coloured.html", title=title, lead=lead, words=cells, ends=scale)
     return Page(document(title, body), title)
 
 

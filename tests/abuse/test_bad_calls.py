@@ -48,7 +48,7 @@ from sinkinterp.measurement.maps import head_maps
 from sinkinterp.measurement.path_patching import path_patching
 from sinkinterp.metrics import estimates, instruments
 from sinkinterp.metrics.metric import LogitsMetric, Metric
-from sinkinterp.pages.live.page import serve_live
+from sinkinterp.pages.live import serve_live
 from sinkinterp.report import heads
 from sinkinterp.runs.inputs import Inputs
 from sinkinterp.spec import Spec

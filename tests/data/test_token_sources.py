@@ -12,7 +12,7 @@ import sinkinterp as si
 from sinkinterp.backends.subject import text_to_tokens, token_set_for
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.tokens import TextToTokens, TokenSet, from_rows, random_tokens, repeated_token
-from sinkinterp.pages.live.page import Session
+from sinkinterp.pages.live import Session
 from sinkinterp.runs.inputs import Inputs
 
 TEXTS = ("the first of the texts", "too short", "another text that is long", "the last text of them all")

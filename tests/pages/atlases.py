@@ -6,7 +6,7 @@ import re
 import numpy as np
 
 from sinkinterp.attention.maps import SCORE, WEIGHT
-from sinkinterp.pages.atlas.build import SLOT, Atlas, State
+from sinkinterp.pages.atlas import SLOT, Atlas, State
 from sinkinterp.table import Table
 
 NASTY = ("<s>", "<script>window.__pwned=1</script>", '"&<>', "\n", " the", "</script>", "<img src=x onerror=__pwned=1>")

@@ -5,7 +5,7 @@ import pytest
 
 from sinkinterp.backends.load import load
 from sinkinterp.pages import serve
-from sinkinterp.pages.live.page import ASK, Session, live_page
+from sinkinterp.pages.live import ASK, Session, live_page
 
 
 @pytest.fixture(scope="module")

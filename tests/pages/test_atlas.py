@@ -17,9 +17,9 @@ from refusals import refused
 import sinkinterp as si
 from sinkinterp.attention.maps import COSINE, NORM_PRODUCT, QUANTITIES, SCORE, WEIGHT
 from sinkinterp.attention.sites import Edit
-from sinkinterp.pages.atlas import build as detail, encode as atlases
-from sinkinterp.pages.atlas.build import SLOT, Detail, atlas, richest
-from sinkinterp.pages.atlas.encode import Scale, atlas_page, encode, linear, logarithmic
+from sinkinterp.pages import atlas as detail, atlas_page as atlases
+from sinkinterp.pages.atlas import SLOT, Detail, atlas, richest
+from sinkinterp.pages.atlas_page import Scale, atlas_page, encode, linear, logarithmic
 from sinkinterp.pages.page import TEMPLATES
 from sinkinterp.table import Table
 

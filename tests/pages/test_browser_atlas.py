@@ -13,8 +13,8 @@ from pages.atlases import NASTY, cells_of, pairs_of, patterns, small_atlas
 from plotly.offline import get_plotlyjs
 
 from sinkinterp.attention.maps import SCORE, WEIGHT
-from sinkinterp.pages.atlas.build import State
-from sinkinterp.pages.atlas.encode import atlas_page
+from sinkinterp.pages.atlas import State
+from sinkinterp.pages.atlas_page import atlas_page
 from sinkinterp.pages.page import TEMPLATES
 from sinkinterp.plots.theme import DARK, LIGHT
 from sinkinterp.table import Table

@@ -12,7 +12,7 @@ from sinkinterp._experiments.book.chapter import PLOTLY, chapter_page
 from sinkinterp._experiments.book.story import front_page, story_page
 from sinkinterp._experiments.shared.figures import importances
 
-from sinkinterp.pages.atlas.encode import atlas_page
+from sinkinterp.pages.atlas_page import atlas_page
 from sinkinterp.pages.page import Section
 from sinkinterp.pages.report import measurement_page
 from sinkinterp.plots.theme import MAGNITUDE, themed

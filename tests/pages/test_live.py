@@ -26,8 +26,8 @@ from sinkinterp.measurement.activation_patching import activation_patching
 from sinkinterp.measurement.maps import head_maps
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.residuals import PEAK_OVER_MEDIAN, TOP_ENTRIES
-from sinkinterp.pages.atlas.encode import SCRIPTS as ATLAS, PageData, Scale
-from sinkinterp.pages.live.page import (
+from sinkinterp.pages.atlas_page import SCRIPTS as ATLAS, PageData, Scale
+from sinkinterp.pages.live import (
     KINDS,
     SCRIPTS as LIVE,
     AnswerData,

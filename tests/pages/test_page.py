@@ -20,8 +20,8 @@ from report.test_tables import REPORT, WITH
 from sinkinterp._experiments.book.story import front_page, write_chapter
 
 from sinkinterp.backends.load import load
-from sinkinterp.pages.atlas.encode import atlas_page
-from sinkinterp.pages.live.page import Session, live_page
+from sinkinterp.pages.atlas_page import atlas_page
+from sinkinterp.pages.live import Session, live_page
 from sinkinterp.pages.page import Section, document, page, untitled
 from sinkinterp.pages.report import measurement_page
 from sinkinterp.report.summary import sink_verdict

@@ -7,18 +7,18 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from ...attention import QUANTITIES, SCORE, WEIGHT, Edit, Quantity, maps as attention_maps
-from ...backends.subject import Subject
-from ...checks import InputError
-from ...data.tokens import Tokens, TokenSet
-from ...measurement.maps import ChosenHeads, heads_asked
-from ...measurement.measure import measure
-from ...metrics.instruments import Instruments
-from ...report.maps import Heads
-from ...report.readings import TokenText, protocol_note, public_name, short_name
-from ...report.report import Report, overview_tables
-from ...report.summary import compare, sink_verdict
-from ...table import Table
+from ..attention import QUANTITIES, SCORE, WEIGHT, Edit, Quantity, maps as attention_maps
+from ..backends.subject import Subject
+from ..checks import InputError
+from ..data.tokens import Tokens, TokenSet
+from ..measurement.maps import ChosenHeads, heads_asked
+from ..measurement.measure import measure
+from ..metrics.instruments import Instruments
+from ..report.maps import Heads
+from ..report.readings import TokenText, protocol_note, public_name, short_name
+from ..report.report import Report, overview_tables
+from ..report.summary import compare, sink_verdict
+from ..table import Table
 
 SLOT = -1  # among `places`: the column that belongs to no token
 

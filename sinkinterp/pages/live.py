@@ -15,25 +15,25 @@ from typing import Any
 import torch
 from plotly.offline import get_plotlyjs
 
-from ...attention import Edit, ModelShape, Sigmoid
-from ...backends.load import subject_of
-from ...backends.subject import Subject, text_to_tokens
-from ...checks import InputError, choice, finite_number, refusing, whole_number
-from ...data.choices import Bos
-from ...data.tokens import TokenSet, ids_in
-from ...files import data_of
-from ...interventions.attention_layers import AddSinkLogit, PatchNormalization, RemoveColumn
-from ...interventions.changes import ChangeOutputs, ChangeResidual, Zero
-from ...interventions.positions import RemovePosition, SwapPositions
-from ...measurement.activation_patching import RESTORED, activation_patching
-from ...metrics.metric import LogitsMetric
-from ...metrics.residuals import PEAK_OVER_MEDIAN, TOP_ENTRIES
-from ...report.readings import TokenText, short_name
-from ...report.report import Report
-from ..atlas.build import EPSILON, Reader, Run, reader_of
-from ..atlas.encode import FIGURES, PageData, encode, packed_plotly
-from ..page import Scripts, asset, declared, document, rendered
-from ..serve import serve
+from ..attention import Edit, ModelShape, Sigmoid
+from ..backends.load import subject_of
+from ..backends.subject import Subject, text_to_tokens
+from ..checks import InputError, choice, finite_number, refusing, whole_number
+from ..data.choices import Bos
+from ..data.tokens import TokenSet, ids_in
+from ..files import data_of
+from ..interventions.attention_layers import AddSinkLogit, PatchNormalization, RemoveColumn
+from ..interventions.changes import ChangeOutputs, ChangeResidual, Zero
+from ..interventions.positions import RemovePosition, SwapPositions
+from ..measurement.activation_patching import RESTORED, activation_patching
+from ..metrics.metric import LogitsMetric
+from ..metrics.residuals import PEAK_OVER_MEDIAN, TOP_ENTRIES
+from ..report.readings import TokenText, short_name
+from ..report.report import Report
+from .atlas import EPSILON, Reader, Run, reader_of
+from .atlas_page import FIGURES, PageData, encode, packed_plotly
+from .page import Scripts, asset, declared, document, rendered
+from .serve import serve
 
 MOST_EDITS = 20
 LARGEST = 10**6  # of any number in an edit
@@ -187,7 +187,7 @@ def _span(layers: Sequence[int], first: int, last: int) -> list[int] | None:
     return None if len(chosen) == len(layers) else chosen
 
 
-_WORDS = data_of("pages/live/live.toml")
+_WORDS = data_of("pages/templates/live/live.toml")
 KINDS = _WORDS["kinds"]
 REAL = "logit"  # the number of an edit that may be any; the others count
 _MAKE: Mapping[str, Callable[..., Edit]] = {  # of the model's shape and the numbers of an edit

@@ -14,12 +14,12 @@ import numpy as np
 from jaxtyping import Float
 from plotly.offline import get_plotlyjs
 
-from ...attention import WEIGHT, Quantity
-from ...files import data_of
-from ...plots.theme import DARK, LIGHT, Theme
-from ...table import Table
-from ..page import Scripts, asset, declared, document, rendered
-from .build import Atlas
+from ..attention import WEIGHT, Quantity
+from ..files import data_of
+from ..plots.theme import DARK, LIGHT, Theme
+from ..table import Table
+from .atlas import Atlas
+from .page import Scripts, asset, declared, document, rendered
 
 Values = Float[np.ndarray, "*shape"]
 
@@ -279,7 +279,7 @@ def _pairs(atlas: Atlas, blocks: Blocks) -> dict[str, str]:
 
 def _captions(atlas: Atlas, scales: Mapping[Quantity, Scale]) -> dict[str, str]:
     """The text under each figure, and the protocol."""
-    words = data_of("pages/atlas/captions.toml")
+    words = data_of("pages/templates/atlas/captions.toml")
     pair, pairs = words.pop("pair"), words.pop("pairs").format(side=atlas.side)
     kept = "; ".join(f"{channel.name}s {scale.precision()}" for channel, scale in scales.items())
     numbers = {"n_maps": len(atlas.maps), "cell": pair if atlas.side == 1 else pairs, "kept": kept}

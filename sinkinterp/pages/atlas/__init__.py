@@ -1,1 +1,0 @@
-"""The atlas: a page with the attention map of every head."""
