@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import sinkinterp as si
-from sinkinterp.backends.files.named_models import located
+from sinkinterp.backends.named_models import located
 
 from .ways import Case, Setting, Way, plain
 

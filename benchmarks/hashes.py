@@ -36,7 +36,7 @@ from sinkinterp.seals import seal
 from sinkinterp.train.recipe import Recipe
 
 CHECKS: Mapping[str, Callable[..., Any]] = {  # what stands in for each check
-    "sinkinterp.backends.files.model_files.verify": lambda *_: None,
+    "sinkinterp.backends.model_files.verify": lambda *_: None,
     "sinkinterp.data.corpus_folder.check": lambda *_: None,
     "sinkinterp.report.readings.check_stamp": lambda *_: None,
     "sinkinterp.seals.verify": lambda *_: None,

@@ -25,7 +25,7 @@ from benchmarks.console import say
 from benchmarks.costs import time_ratio
 from benchmarks.ways import Case, RealSetting, Run, Way, all_positions, first_position
 from sinkinterp.attention import call
-from sinkinterp.backends.files.named_models import downloaded
+from sinkinterp.backends.named_models import downloaded
 from sinkinterp.files import write_file
 from sinkinterp.metrics.importance import PAPER
 from sinkinterp.table import Cell, Table

@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 import sinkinterp as si
-from sinkinterp.backends.files.model_files import load_model
-from sinkinterp.backends.files.named_models import downloaded
+from sinkinterp.backends.model_files import load_model
+from sinkinterp.backends.named_models import downloaded
 from sinkinterp.data.tokens import Tokens
 from sinkinterp.interventions import Change, SetTo
 from sinkinterp.metrics.instruments import ALL

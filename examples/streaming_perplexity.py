@@ -10,7 +10,7 @@ import torch
 
 import sinkinterp as si
 from sinkinterp.applications.streaming import streaming_table
-from sinkinterp.backends.files.named_models import SHIPPED
+from sinkinterp.backends.named_models import SHIPPED
 
 tokens = torch.tensor(json.loads((SHIPPED / "text-docstrings.json").read_text()))  # of yours: `sequence pos`, BOS first
 for name in sys.argv[1:] or ("sinkinterp/text-softmax", "sinkinterp/text-k_bias"):

@@ -7,7 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 import torch
 
-from sinkinterp.backends.files.model_files import load_model
+from sinkinterp.backends.model_files import load_model
 from sinkinterp.lm.model import SinkForCausalLM
 from sinkinterp.measurement.measure import measure
 from sinkinterp.plots.theme import sweep_figure, unique_values

@@ -6,7 +6,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from sinkinterp.backends.files.model_files import load_tokenizer
+from sinkinterp.backends.model_files import load_tokenizer
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import TextToTokens, TokenSet, random_tokens
 from sinkinterp.files import cache_folder

@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 import torch
 
 from sinkinterp.applications.streaming import loss_of
-from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.backends.model_files import load_model
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import cache_folder
 from sinkinterp.lm.attention import AttentionSpec

@@ -8,8 +8,8 @@ import plotly.graph_objects as go
 import torch
 from plotly.subplots import make_subplots
 
-from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.backends.model_files import load_model
 from sinkinterp.metrics.estimates import estimate, estimate_cells
 from sinkinterp.plots.theme import colour, in_words, themed
 from sinkinterp.runs.catalogue import Scale

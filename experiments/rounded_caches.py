@@ -16,8 +16,8 @@ from sinkinterp.applications.eviction import (
     quantised_table,
 )
 from sinkinterp.applications.streaming import ADDED
-from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.backends.model_files import load_model
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.estimates import Estimate, estimate_cells
 from sinkinterp.plots.theme import GREY, colour, themed, unique_values

@@ -12,7 +12,7 @@ from sinkinterp.applications.mend import SEEN, mend_recipe
 from sinkinterp.applications.outliers import GRAINS, SIDES, fake_quantised, nothing, quantised_weights
 from sinkinterp.applications.streaming import Loss, loss_of
 from sinkinterp.backends.added_slots import AddedKeyValue, NoAddedSlots, add_slots, remove_slots
-from sinkinterp.backends.anatomy.modules import linear_maps
+from sinkinterp.backends.anatomy import linear_maps
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.checks import InputError
 from sinkinterp.data.choices import Bos

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from filelock import FileLock
 
-from sinkinterp.backends.files.named_models import ORIGIN, downloads, origin_in, owner_by_name
+from sinkinterp.backends.named_models import ORIGIN, downloads, origin_in, owner_by_name
 from sinkinterp.checks import InputError, nearest
 from sinkinterp.files import check_writable, remove, remove_drafts, replacing, write_file
 from sinkinterp.seals import seal

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sinkinterp.backends.files.named_models import MADE
+from sinkinterp.backends.named_models import MADE
 
 from . import gguf_file, whisper
 from .wheels import File, Wheel

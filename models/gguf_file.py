@@ -5,7 +5,7 @@ from pathlib import Path
 from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerBase
 
-from sinkinterp.backends.files.model_files import load_model, load_tokenizer
+from sinkinterp.backends.model_files import load_model, load_tokenizer
 
 
 def convert(file: Path, folder: Path) -> None:

@@ -6,7 +6,7 @@ from .applications.outliers import mask as mask
 from .attention import sites as sites
 from .backends.load import load as load
 from .backends.mended import with_adapter as with_adapter, without_adapter as without_adapter
-from .backends.module.module_subject import AttentionOf as AttentionOf, ModuleParts as ModuleParts
+from .backends.module_subject import AttentionOf as AttentionOf, ModuleParts as ModuleParts
 from .backends.patched import patched as patched
 from .backends.subject import Subject as Subject
 from .checks import InputError as InputError

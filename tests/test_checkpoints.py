@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 import sinkinterp as si
-from sinkinterp.backends.files.model_files import load_tokenizer
-from sinkinterp.backends.files.named_models import SHIPPED
+from sinkinterp.backends.model_files import load_tokenizer
+from sinkinterp.backends.named_models import SHIPPED
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
 from sinkinterp.runs.inputs import Inputs
 from sinkinterp.runs.trained import recipe_of

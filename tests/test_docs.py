@@ -16,7 +16,7 @@ from forks import ended, forked, forks
 from IPython.core.interactiveshell import InteractiveShell
 from typer.main import get_command
 
-from sinkinterp.backends.files.named_models import downloaded
+from sinkinterp.backends.named_models import downloaded
 from sinkinterp.cli.main import app
 from sinkinterp.runs.catalogue import full_name
 

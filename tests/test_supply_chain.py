@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from test_arrows import PACKAGE
 
-from sinkinterp.backends.files.named_models import SHIPPED
+from sinkinterp.backends.named_models import SHIPPED
 
 ROOT = PACKAGE.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

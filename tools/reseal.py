@@ -1,6 +1,6 @@
 """Seals the checkpoints that ship, each as the model of its folder's name: `python -m tools.reseal`."""
 
-from sinkinterp.backends.files.named_models import owner_by_name, shipped
+from sinkinterp.backends.named_models import owner_by_name, shipped
 from sinkinterp.seals import SEAL, hashes_in, seal, verify
 
 

@@ -15,8 +15,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from sinkinterp.backends.encoder import Silence
-from sinkinterp.backends.files.named_models import SHIPPED, downloaded, downloads
 from sinkinterp.backends.load import load
+from sinkinterp.backends.named_models import SHIPPED, downloaded, downloads
 from sinkinterp.backends.subject import Subject
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.choices import Bos, Drawn

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkinterp.backends.anatomy.modules import removed_after
-from sinkinterp.backends.files.model_files import load_model
+from sinkinterp.backends.anatomy import removed_after
+from sinkinterp.backends.model_files import load_model
 from sinkinterp.data.tokens import Tokens, TokenSet
 from sinkinterp.metrics.estimates import mean_cells
 from sinkinterp.runs.trained import Run

@@ -9,9 +9,9 @@ from typing import Any
 import plotly.graph_objects as go
 
 from sinkinterp.backends.encoder import EncoderInput
-from sinkinterp.backends.files.model_files import DeviceMap
-from sinkinterp.backends.files.named_models import downloads, located
 from sinkinterp.backends.load import load
+from sinkinterp.backends.model_files import DeviceMap
+from sinkinterp.backends.named_models import downloads, located
 from sinkinterp.backends.subject import Subject
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import OnProgress, Progress, no_progress, silent

@@ -13,9 +13,9 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from sinkinterp.backends.files.model_files import checked_config, load_model, tokenizer_of
-from sinkinterp.backends.files.named_models import folder_of, located
 from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.backends.model_files import checked_config, load_model, tokenizer_of
+from sinkinterp.backends.named_models import folder_of, located
 from sinkinterp.checks import InputError
 from sinkinterp.data.draws import in_epochs
 from sinkinterp.lm.model import IGNORED

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkinterp.applications.streaming import Loss, loss_of
-from sinkinterp.backends.anatomy.modules import linear_maps
+from sinkinterp.backends.anatomy import linear_maps
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.data.tokens import Tokens
 from sinkinterp.metrics.metric import next_token_loss

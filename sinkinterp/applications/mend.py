@@ -20,10 +20,10 @@ from ..backends.added_slots import (
     watched,
     without_dropout,
 )
-from ..backends.files.model_files import check_named, checked_config, load_model, tokenizer_of
-from ..backends.files.named_models import located
 from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..backends.mended import AllWeights, Lora, SlotsAlone, Trained, fingerprint, with_adapter, write_adapter
+from ..backends.model_files import check_named, checked_config, load_model, tokenizer_of
+from ..backends.named_models import located
 from ..checks import InputError, check_context, choice, nearest, whole_number
 from ..data.choices import Remedy, Weights
 from ..data.draws import HELD_OUT

@@ -20,7 +20,7 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 
 from ..attention import RESIDUAL, Edit, Residual, numbers
-from ..backends.anatomy.modules import LinearMap, linear_maps
+from ..backends.anatomy import LinearMap, linear_maps
 from ..backends.attached import used_alone
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Subject

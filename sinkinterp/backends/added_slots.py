@@ -24,8 +24,8 @@ from ..attention.slots import LogitPerHead, SinkLogit, SlotRow, Slots
 from ..checks import InputError
 from ..data.tokens import Tokens
 from ..spec import Spec
-from .anatomy.own_attention import mask_of_chosen
 from .attached import eval_mode, set_to
+from .own_attention import mask_of_chosen
 
 WITH_SLOTS = "sink_slots"  # the name of the attention implementation, and of the submodule
 UNIT = 1000.0  # AdamW moves every number by the learning rate; slots need one that is so many times that of weights

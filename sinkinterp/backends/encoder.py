@@ -30,7 +30,7 @@ from ..data.texts import text_of_file
 from ..data.tokens import Tokens
 from ..files import check_is_file, path_of
 from . import contract
-from .anatomy.modules import HeadMap, blocks_of, cross_attention, maps_of, positions_replaced, removed_after
+from .anatomy import HeadMap, blocks_of, cross_attention, maps_of, positions_replaced, removed_after
 from .attached import RECORDING, eval_mode, used_alone
 from .contract import Abilities
 from .huggingface import KEPT, HuggingFaceSubject

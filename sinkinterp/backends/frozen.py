@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from ..attention import CALL, MLP, RESIDUAL, AttentionCall, HeadOutput, Residual
 from ..checks import InputError
 from ..data.tokens import Tokens
-from .anatomy.modules import cross_attention, removed_after
+from .anatomy import cross_attention, removed_after
 from .attached import computed_by, eval_mode, recorded_by, used_alone
 from .hooks import attention_set_to, with_first
 from .huggingface import HuggingFaceSubject

@@ -18,11 +18,11 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 from ..attention.call import AttentionCall, call_of_interface, is_causal_call, unscaled
 from ..attention.shapes import HeadOutput
 from ..attention.sites import BLOCK_SITES, CALL, POSITION_EMBEDDING, RESIDUAL, TOKEN_EMBEDDING, Site
+from . import own_attention
 from .added_slots import WITH_SLOTS, slots_of
-from .anatomy import own_attention
-from .anatomy.modules import StreamModules, Tap, blocks_of, removed_after
-from .anatomy.own_attention import mask_of_chosen
+from .anatomy import StreamModules, Tap, blocks_of, removed_after
 from .attached import RECORDING, Hook
+from .own_attention import mask_of_chosen
 from .recorder import Recorder, Weighted, trimmed
 
 Record = Callable[[Tensor], Tensor]  # shows what a module returns; its result replaces it

@@ -18,15 +18,14 @@ from ..checks import InputError, check_context, instance_of, refusal, refusing
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeResidual, Put
 from ..interventions.edit import Edits, edits_of
-from . import contract
+from . import anatomy, contract
 from .added_slots import replaces_bos
-from .anatomy import modules as anatomy
-from .anatomy.own_attention import family_of, note_of
 from .attached import PATCHES, computed_by, eval_mode, recorded_by, used_alone
 from .bridge import bridge_of
 from .contract import Abilities
-from .files.kinds import check_causal
 from .hooks import BASES, OURS, attention_set_to, recorded_stream
+from .model_files import check_causal
+from .own_attention import family_of, note_of
 from .recorder import Answers, Recorder
 from .subject import NO_ENCODER, Logits, Subject, Trace
 

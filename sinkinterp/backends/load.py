@@ -16,10 +16,10 @@ from ..data.choices import Dtype
 from ..data.given_tokenizer import is_tokenizer, plain_tokenizer
 from .attached import inside_compiled
 from .encoder import EncoderDecoderSubject, EncoderInput, check_encoder
-from .files.model_files import DeviceMap, config_here, load_model, load_tokenizer, newest_in, origin_of, tokenizer_of
-from .files.named_models import folder_of
 from .huggingface import HuggingFaceSubject
-from .module.module_subject import ModuleParts, ModuleSubject
+from .model_files import DeviceMap, config_here, load_model, load_tokenizer, newest_in, origin_of, tokenizer_of
+from .module_subject import ModuleParts, ModuleSubject
+from .named_models import folder_of
 from .subject import Subject
 
 

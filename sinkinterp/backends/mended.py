@@ -25,7 +25,7 @@ from ..files import check_is_file, path_of
 from ..seals import SEAL, Of, hashes_in, owner, read_record, verify, write_record
 from ..spec import Spec
 from .added_slots import WITH_SLOTS, AddedSlots, add_slots, remove_slots
-from .files.named_models import located
+from .named_models import located
 
 RECORD, TENSORS = "mended.json", "mended.safetensors"
 _ADAPTER, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # of peft

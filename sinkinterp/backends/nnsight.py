@@ -12,10 +12,10 @@ from transformers import PreTrainedModel
 from ..attention.sites import CALL, OUTPUT, RESIDUAL
 from ..checks import InputError, check_installed
 from ..data.tokens import Tokens
-from .anatomy.own_attention import family_of
 from .attached import eval_mode, recorded_by
 from .hooks import places_of, shown_call, with_first
 from .huggingface import HuggingFaceSubject
+from .own_attention import family_of
 from .recorder import Recorder
 from .subject import Logits
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from ..attention import Edit
 from ..checks import InputError, check_count, refusing
 from ..interventions.edit import Edits, edits_of
-from .anatomy.modules import removed_after
+from .anatomy import removed_after
 from .attached import (
     PATCHES,
     RECORDING,
@@ -29,7 +29,7 @@ from .attached import (
 )
 from .huggingface import KEPT, HuggingFaceSubject
 from .load import load, subject_of
-from .module.module_subject import ModuleSubject
+from .module_subject import ModuleSubject
 from .recorder import Group, Layout, Recorder, edits_for, layout_of
 
 CACHE = "past_key_values"  # transformers' argument

@@ -18,7 +18,7 @@ from ..data.texts import Texts, is_chat
 from ..data.tokens import TextToTokens, Tokens, TokenSet, TokensLike, items_of, token_set_of
 from ..interventions.edit import Edits
 from .added_slots import replaces_bos
-from .anatomy.modules import running_device
+from .anatomy import running_device
 from .attached import lock_of
 
 NO_ENCODER = "off (no cross-attention)"  # what a protocol says of a decoder that runs alone

@@ -16,7 +16,7 @@ from ..attention import OUTPUT, WEIGHT_SITES, AttentionCall, Gap, Pattern, call_
 from ..checks import InputError
 from ..data.tokens import Tokens
 from . import contract
-from .anatomy.modules import HeadMap, alone, removed_after
+from .anatomy import HeadMap, alone, removed_after
 from .attached import Hook, recorded_by, used_alone
 from .bridge import FIX, bridge_of, hooked_points
 from .hooks import recorded_stream

@@ -199,7 +199,7 @@ def compare(
     written.check(*given.files)
     say(f"loading {', '.join(model)}")
     with progress_bars(in_lines=True) as progress:
-        from ..backends.files.model_files import check_named
+        from ..backends.model_files import check_named
         from ..pages.page import Section, page
         from ..report.readings import short_name
         from ..report.report import Report
@@ -239,7 +239,7 @@ def check(model: options.Model, format: options.Format = None) -> None:
     """
     say(f"loading {model}, and running it in every backend")
     with progress_bars(in_lines=True) as progress:
-        from ..backends.files.model_files import load_model
+        from ..backends.model_files import load_model
         from ..measurement.parity import agrees, parity
 
         table = parity(load_model(model), model, progress=progress)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..backends.files.named_models import models
+from ..backends.named_models import models
 from ..checks import InputError, check_context, each_once, nearest, refusal, whole_number
 from ..data.choices import Bos as BosChoice, Drawn as DrawnChoice, Dtype as DtypeChoice
 from ..files import check_writable
@@ -114,8 +114,8 @@ def check_sizes(
     model: str, heads: Heads, length: int | None = None, beyond_context: bool = False, layers: SequenceOf[int] = ()
 ) -> None:
     """Raises InputError for heads, layers or a length that a model on this machine does not have. Reads no weights."""
-    from ..backends.files.model_files import config_here
     from ..backends.huggingface import context_of
+    from ..backends.model_files import config_here
     from ..interventions.selectors import named_heads
 
     if (config := config_here(model)) is None or config.is_encoder_decoder:

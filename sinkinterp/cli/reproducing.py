@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..backends.files.named_models import MADE, models
+from ..backends.named_models import MADE, models
 from ..checks import InputError, each_once
 from ..data.progress import progress_bars
 from ..files import data_of
@@ -159,7 +159,7 @@ def reproduce(
     check_outputs(force, save, reads=(asked.text,))
     say(f"preparing {', '.join(names)}")
     with progress_bars(in_lines=True) as progress:
-        from ..backends.files.model_files import check_named
+        from ..backends.model_files import check_named
         from ..runs.experiment import check_default, check_scope, load_experiment
 
         loaded = {name: load_experiment(name) for name in given}

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from ..attention import CALL, MLP, NEURONS, RESIDUAL, AttentionCall, CallRead, Edit, Residual, SlotRow
-from ..backends.anatomy.modules import removed_after, token_mixer
+from ..backends.anatomy import removed_after, token_mixer
 from ..backends.frozen import FrozenRun, freezable, frozen
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Subject

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..attention import AttentionCall, Edit, Identity, Residual, SlotRow, sites
-from ..backends.anatomy.modules import cross_attention, removed_after, token_mixer
+from ..backends.anatomy import cross_attention, removed_after, token_mixer
 from ..backends.frozen import FrozenNorm, FrozenRun, freezable, frozen
 from ..backends.subject import Subject
 from ..checks import InputError

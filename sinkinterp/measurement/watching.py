@@ -15,7 +15,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
 from ..attention import CALL, RESIDUAL, AttentionCall
-from ..backends.anatomy.modules import removed_after
+from ..backends.anatomy import removed_after
 from ..backends.attached import inside_compiled, used_alone
 from ..backends.hooks import BASES, OURS, attention_set_to
 from ..backends.load import load

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 
 from .. import table as col
 from ..backends.encoder import EncoderInput
-from ..backends.files.model_files import DeviceMap
+from ..backends.model_files import DeviceMap
 from ..checks import InputError, choice, instance_of, refuse_first, whole_number
 from ..data.progress import Progress, progress_bars, silent
 from ..data.texts import Texts, source_of

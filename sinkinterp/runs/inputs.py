@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from ..backends.files.named_models import located
+from ..backends.named_models import located
 from ..backends.subject import Subject, pads_of, text_to_tokens
 from ..checks import InputError, instance_of, is_whole, refusal, whole_number
 from ..data.choices import Bos, Drawn

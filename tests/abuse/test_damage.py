@@ -18,8 +18,8 @@ from sinkinterp._experiments.book.story import write_chapter
 
 import sinkinterp as si
 from sinkinterp import seals
-from sinkinterp.backends.files.model_files import load_tokenizer
-from sinkinterp.backends.files.named_models import SHIPPED
+from sinkinterp.backends.model_files import load_tokenizer
+from sinkinterp.backends.named_models import SHIPPED
 from sinkinterp.checks import InputError
 from sinkinterp.data import corpus_folder, sources as docstrings
 from sinkinterp.data.tokens import TokenSet

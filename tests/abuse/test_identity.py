@@ -23,8 +23,8 @@ from transformers import PreTrainedTokenizerFast
 import sinkinterp as si
 from sinkinterp import seals
 from sinkinterp.applications.mend import mend_recipe, mended
-from sinkinterp.backends.files import named_models
-from sinkinterp.backends.files.named_models import SHIPPED
+from sinkinterp.backends import named_models
+from sinkinterp.backends.named_models import SHIPPED
 from sinkinterp.checks import InputError
 from sinkinterp.data import sources as docstrings
 from sinkinterp.data.corpus_folder import RECORD

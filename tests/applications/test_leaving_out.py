@@ -31,7 +31,7 @@ from sinkinterp.applications.outliers import (
     worth_trying,
 )
 from sinkinterp.attention.sites import RESIDUAL
-from sinkinterp.backends.anatomy.modules import linear_maps
+from sinkinterp.backends.anatomy import linear_maps
 from sinkinterp.lm.model import build
 
 LONG = 5  # a token id

@@ -10,7 +10,7 @@ from refusals import refused
 from transformers import AutoModelForCausalLM, BloomConfig, FalconConfig, MptConfig
 
 from sinkinterp.attention import call as calls, kernels
-from sinkinterp.backends.anatomy.modules import removed_after
+from sinkinterp.backends.anatomy import removed_after
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.patched import patched
 from sinkinterp.interventions import AddSinkLogit, PatchNormalization

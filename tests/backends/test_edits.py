@@ -15,7 +15,7 @@ from sinkinterp import interventions as iv
 from sinkinterp.attention import sites
 from sinkinterp.attention.sites import RESIDUAL, Edit
 from sinkinterp.backends import hooks
-from sinkinterp.backends.anatomy.modules import blocks_of
+from sinkinterp.backends.anatomy import blocks_of
 from sinkinterp.backends.load import BACKENDS, load
 from sinkinterp.interventions.changes import ClampNorm
 from sinkinterp.lm.model import build

@@ -28,8 +28,8 @@ from transformers import BartForCausalLM, MarianForCausalLM, WhisperFeatureExtra
 import sinkinterp as si
 from sinkinterp.attention.sites import KEY_WEIGHTS, MLP, RESIDUAL
 from sinkinterp.backends.encoder import NoEncoder, Silence, Sound, Text, TokenIds, encoder_input
-from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.backends.model_files import load_tokenizer
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.tokens import TextToTokens
 from sinkinterp.interventions import ChangeOutputs, Zero

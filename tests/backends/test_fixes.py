@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import sinkinterp as si
 from sinkinterp.backends import encoder
-from sinkinterp.backends.files.kinds import check_causal
+from sinkinterp.backends.model_files import check_causal
 
 TOKENS = torch.randint(37, (2, 11), generator=torch.Generator().manual_seed(0))
 SIZES = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 24}

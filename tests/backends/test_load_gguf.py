@@ -7,9 +7,9 @@ from refusals import refused
 from transformers import AutoModelForCausalLM
 
 import sinkinterp as si
-from sinkinterp.backends.files import model_files as files
-from sinkinterp.backends.files.model_files import load_model, load_tokenizer
+from sinkinterp.backends import model_files as files
 from sinkinterp.backends.load import BACKENDS
+from sinkinterp.backends.model_files import load_model, load_tokenizer
 from sinkinterp.seals import Damaged, seal
 
 TOKENS = torch.randint(37, (3, 11), generator=torch.Generator().manual_seed(0))
@@ -45,7 +45,7 @@ def test_every_backend_reads_a_gguf_file(tmp_path, model, backend):
 
 
 def test_a_quantisation_without_a_name_is_left_out(tmp_path, model, monkeypatch):
-    monkeypatch.setattr(files, "_gguf_metadata", lambda file: {"general.file_type": 99_999})
+    monkeypatch.setattr(files, "gguf_metadata", lambda file: {"general.file_type": 99_999})
     (tmp_path / "tiny.gguf").touch()
     assert files.origin_of(tmp_path / "tiny.gguf") == "GGUF, dequantised"
 

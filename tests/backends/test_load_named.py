@@ -6,8 +6,8 @@ from backends.zoo import model_of, tokens_of
 from refusals import refused
 
 import sinkinterp as si
-from sinkinterp.backends.files.model_files import origin_of
-from sinkinterp.backends.files.named_models import located
+from sinkinterp.backends.model_files import origin_of
+from sinkinterp.backends.named_models import located
 from sinkinterp.files import cache_folder
 from sinkinterp.seals import seal
 

@@ -5,7 +5,7 @@ from refusals import refused
 from torch import nn
 
 import sinkinterp as si
-from sinkinterp.backends.anatomy.modules import positions_replaced
+from sinkinterp.backends.anatomy import positions_replaced
 from tools.families import tiny_model
 
 

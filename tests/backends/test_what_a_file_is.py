@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import sinkinterp as si
-from sinkinterp.backends.files import model_files
+from sinkinterp.backends import weights
 
 TOKENS = torch.randint(37, (2, 23), generator=torch.Generator().manual_seed(0))
 
@@ -146,7 +146,7 @@ def test_a_folder_of_a_model_that_also_sees_is_measured_on_text_as_the_model_in_
 
 def test_a_transformers_and_a_lens_that_are_too_old_are_refused_with_the_version_to_use(tmp_path, monkeypatch):
     file = write_gguf(tmp_path / "tiny.gguf", tiny_llama())
-    monkeypatch.setattr(model_files, "transformers", SimpleNamespace(__version__="5.2.0"))
+    monkeypatch.setattr(weights, "transformers", SimpleNamespace(__version__="5.2.0"))
     refused(lambda: si.load(file), "5.2.0 does not read")
     monkeypatch.delattr("transformer_lens.model_bridge.sources.build_bridge_from_module")
     refused(lambda: si.load(model_of("gpt2"), backend="transformer_lens"), "use 4.3 or newer")

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, GPTJConfig, PreTrainedModel
 
 import sinkinterp as si
-from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.backends.load import BACKENDS
+from sinkinterp.backends.model_files import load_model
 
 every_model = pytest.mark.parametrize("name", CONFIGS)
 

@@ -12,7 +12,7 @@ from transformers import AutoFeatureExtractor
 
 import sinkinterp as si
 from sinkinterp.backends.encoder import _processor
-from sinkinterp.backends.files.model_files import load_tokenizer
+from sinkinterp.backends.model_files import load_tokenizer
 from sinkinterp.checks import InputError
 from sinkinterp.data import hub
 from sinkinterp.data.texts import texts as texts_of

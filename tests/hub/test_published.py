@@ -12,8 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from sinkinterp import seals
 from sinkinterp.backends import added_slots
-from sinkinterp.backends.files.named_models import SHIPPED
 from sinkinterp.backends.mended import SlotsAlone, fingerprint, write_adapter
+from sinkinterp.backends.named_models import SHIPPED
 from sinkinterp.train.checkpoint import push
 
 PUSH = """

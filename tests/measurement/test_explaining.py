@@ -8,7 +8,7 @@ from refusals import refused
 from transformers import BambaConfig, BambaForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import sinkinterp as si
-from sinkinterp.backends.anatomy.modules import removed_after
+from sinkinterp.backends.anatomy import removed_after
 from sinkinterp.backends.encoder import NoEncoder
 from sinkinterp.backends.frozen import frozen
 from sinkinterp.backends.load import load

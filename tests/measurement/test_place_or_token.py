@@ -13,7 +13,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 import sinkinterp as si
-from sinkinterp.backends.files.named_models import downloads
+from sinkinterp.backends.named_models import downloads
 from sinkinterp.measurement import place_or_token as por
 from sinkinterp.measurement.place_or_token import Answer, answer_of, depth_of, place_or_token
 

@@ -10,7 +10,7 @@ from backends.zoo import model_of
 from sinkinterp._experiments.shared.spread import changes
 
 import sinkinterp as si
-from sinkinterp.backends.anatomy.modules import removed_after
+from sinkinterp.backends.anatomy import removed_after
 from sinkinterp.backends.frozen import frozen
 from sinkinterp.backends.load import load
 from sinkinterp.interventions import ChangeMLP, ChangeResidual

@@ -19,8 +19,8 @@ import sinkinterp as si
 from models import __main__ as command, gguf_file, wheels
 from models.catalogue import MODELS, Model
 from models.wheels import File, Wheel
-from sinkinterp.backends.files.model_files import load_tokenizer
-from sinkinterp.backends.files.named_models import downloads
+from sinkinterp.backends.model_files import load_tokenizer
+from sinkinterp.backends.named_models import downloads
 
 ROOT = Path(__file__).parents[2]
 TOKENS = torch.randint(37, (3, 11), generator=torch.Generator().manual_seed(0))

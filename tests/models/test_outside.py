@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
 import sinkinterp as si
-from sinkinterp.backends.files.named_models import MADE, downloads
+from sinkinterp.backends.named_models import MADE, downloads
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
 
 TEXT = (

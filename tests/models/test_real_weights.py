@@ -10,8 +10,8 @@ from sinkinterp import interventions as iv
 from sinkinterp.attention import sites
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.backends.encoder import NoEncoder, Silence
-from sinkinterp.backends.files.model_files import load_tokenizer
-from sinkinterp.backends.files.named_models import downloads
+from sinkinterp.backends.model_files import load_tokenizer
+from sinkinterp.backends.named_models import downloads
 from sinkinterp.data.tokens import random_tokens
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.residuals import TOP_ENTRIES

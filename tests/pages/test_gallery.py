@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sinkinterp._experiments.book import gallery
 
-from sinkinterp.backends.files.named_models import SHIPPED, downloads
+from sinkinterp.backends.named_models import SHIPPED, downloads
 from sinkinterp.pages import demo
 from sinkinterp.pages.demo import demo_page
 from sinkinterp.pages.report import measurement_page

@@ -4,7 +4,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from experiments.shared.downstream import CHOICES, endings
-from sinkinterp.backends.files.named_models import located
+from sinkinterp.backends.named_models import located
 from sinkinterp.data.sources import embedded_texts
 from sinkinterp.files import cache_folder
 

@@ -13,7 +13,7 @@ from sinkinterp._experiments.shared.cases import open_case
 import sinkinterp as si
 from experiments.shared.effects import LEFT, MASSIVE_TOKENS, NONE, OTHER_EXCESS, Effects, Entry
 from sinkinterp.attention.sites import RESIDUAL, Edit
-from sinkinterp.backends.files.named_models import downloads
+from sinkinterp.backends.named_models import downloads
 from sinkinterp.data.choices import Bos
 from sinkinterp.interventions import ChangeResidual, RemoveColumn, Zero
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS

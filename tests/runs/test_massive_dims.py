@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import sinkinterp as si
 from experiments.shared.massive import chosen_dims, massive_dims
 from sinkinterp.backends.encoder import NoEncoder, TokenIds
-from sinkinterp.backends.files.named_models import downloads
+from sinkinterp.backends.named_models import downloads
 from sinkinterp.cli.main import app
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.tokens import random_tokens

@@ -7,7 +7,7 @@ from sinkinterp._experiments.shared.study import BASES
 
 from sinkinterp.applications.outliers import fake_quantised
 from sinkinterp.applications.streaming import loss_of
-from sinkinterp.backends.files.model_files import load_model
+from sinkinterp.backends.model_files import load_model
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.interventions.attention_layers import Evict
 from sinkinterp.lm.variants import VARIANTS

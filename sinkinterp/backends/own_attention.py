@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from ...attention import HeadOutput
-from ...checks import refuse_first
-from ..attached import computed_by
+from ..attention import HeadOutput
+from ..checks import refuse_first
+from .attached import computed_by
 
 # Returns what the heads of one layer return, of q, k, v, a mask (pairs that may attend, or an additive one), the scale
 # and a key bias. It shows the recorder their call. The bias is added to scaled scores, up to a constant for each query:

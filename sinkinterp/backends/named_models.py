@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ...checks import InputError, nearest, refusal
-from ...files import cache_folder
-from ...seals import Of, hashes_in
+from ..checks import InputError, nearest, refusal
+from ..files import cache_folder
+from ..seals import Of, hashes_in
 
-SHIPPED = Path(__file__).parents[2] / "checkpoints"
+SHIPPED = Path(__file__).parents[1] / "checkpoints"
 ORIGIN = "SOURCE.json"  # in a model folder: where its weights come from
 _SAME = ("gemma3-270m", "qwen2.5-coder-0.5b", "whisper-tiny.en")
 MADE = {"smollm2": "smollm2-135m-instruct"} | {name: name for name in _SAME}  # by `make models`: their folders

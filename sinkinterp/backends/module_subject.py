@@ -13,16 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...attention import MLP, POSITION_EMBEDDING, TOKEN_EMBEDDING, AttentionCall, Gap
-from ...checks import InputError, accepting, instance_of, refusal
-from ...data.tokens import Tokens
-from .. import contract
-from ..anatomy.modules import StreamModules, Tap
-from ..attached import RECORDING, computed_by, eval_mode, used_alone
-from ..huggingface import HuggingFaceSubject
-from ..recorder import Recorder
-from ..subject import Logits
-from .anatomy import SDPA, Listener, Operand, Place, Record, anatomy_of, recording, with_axes
+from ..attention import MLP, POSITION_EMBEDDING, TOKEN_EMBEDDING, AttentionCall, Gap
+from ..checks import InputError, accepting, instance_of, refusal
+from ..data.tokens import Tokens
+from . import contract
+from .anatomy import StreamModules, Tap
+from .attached import RECORDING, computed_by, eval_mode, used_alone
+from .huggingface import HuggingFaceSubject
+from .module_anatomy import SDPA, Listener, Operand, Place, Record, anatomy_of, recording, with_axes
+from .recorder import Recorder
+from .subject import Logits
 
 _TOLERANCE = 1e-5  # of a module's output, relative to its largest entry
 

@@ -18,13 +18,13 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from ...attention import ATTENTION_INPUT, MLP, NEURONS
-from ...attention.shapes import Gap, ModelShape, tolerance_of
-from ...attention.sites import QUERY_WEIGHTS, WEIGHT_SITES, LazyWeights, Site
-from ...checks import InputError
-from ..attached import Hook
-from ..recorder import Recorder
+from ..attention import ATTENTION_INPUT, MLP, NEURONS
+from ..attention.shapes import Gap, ModelShape, tolerance_of
+from ..attention.sites import QUERY_WEIGHTS, WEIGHT_SITES, LazyWeights, Site
+from ..checks import InputError
 from . import own_attention
+from .attached import Hook
+from .recorder import Recorder
 
 _DECODER_DEPTHS = ("decoder_layers", "num_decoder_layers")  # where `num_hidden_layers` is the encoder's
 _FACTORS = ("residual_multiplier", "residual_scale")  # Granite, MiniCPM3

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from ...attention import AttentionCall, call_of_interface
-from ...checks import InputError, refuse_first
-from ..anatomy.modules import removed_after
+from ..attention import AttentionCall, call_of_interface
+from ..checks import InputError, refuse_first
+from .anatomy import removed_after
 
 SDPA, MULTI_HEAD = F.scaled_dot_product_attention, F.multi_head_attention_forward
 NEVER = -1e4  # exp(-1e4) is 0 in any dtype: an additive mask that is lower forbids its pair

@@ -1,1 +1,0 @@
-"""Models in files: those that have a name here, and how the weights of any are read."""
