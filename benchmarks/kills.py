@@ -39,10 +39,10 @@ from experiments.book.story import write_chapter
 from experiments.shared.rules import has_sink
 from experiments.shared.study import BASES, architecture, study
 from sinkinterp.backends.load import load
-from sinkinterp.data import corpus_folder, tokenisers
+from sinkinterp.data import corpus_folder, tokenizers
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.texts import Texts
-from sinkinterp.data.tokenisers import ByteBPE
+from sinkinterp.data.tokenizers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.measure import measure
@@ -152,7 +152,7 @@ def main(
     say(f"{times} kills: about {1 + times / 80:.0f} minutes on two cores")
     torch.set_num_threads(1)
     disable_progress_bar()
-    tokenisers.BATCH_CHARACTERS, corpus_folder.SHARD = 997, 1009  # many shards of a small text
+    tokenizers.BATCH_CHARACTERS, corpus_folder.SHARD = 997, 1009  # many shards of a small text
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         campaigns = [Campaign(name, work, Path(temporary) / name) for name, work in WORKS.items()]
         rng = random.Random(seed)

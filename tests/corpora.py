@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerFast
 
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.texts import Texts
-from sinkinterp.data.tokenisers import ByteBPE
+from sinkinterp.data.tokenizers import ByteBPE
 
 
 def text_in(folder: Path) -> Path:

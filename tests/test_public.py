@@ -49,7 +49,7 @@ for code in sys.argv[1:]:
 def test_our_types_and_functions_are_known_whatever_is_imported_first(tmp_path):
     """Each of these begins in a process that has imported torch, and neither us nor transformers."""
     from sinkinterp.data.packing import PackedText
-    from sinkinterp.data.tokenisers import ByteBPE
+    from sinkinterp.data.tokenizers import ByteBPE
     from sinkinterp.lm.model import build
     from sinkinterp.seals import seal
 

@@ -30,7 +30,7 @@ from ..data.draws import HELD_OUT
 from ..data.packing import PackedText, PreparedText
 from ..data.progress import OnProgress, Progress, counting, no_progress, silent
 from ..data.texts import Texts
-from ..data.tokenisers import Pretrained
+from ..data.tokenizers import Pretrained
 from ..data.tokens import Tokens
 from ..files import cache_folder, check_writable, path_of, sole_writer
 from ..interventions import Edit

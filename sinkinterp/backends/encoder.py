@@ -24,9 +24,9 @@ from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 
 from ..attention import ATTENTION_INPUT, MLP
 from ..checks import InputError, finite_number, refusal, refusing, unicode_text, whole_number, whole_numbers
-from ..data.given_tokenizer import check_one_bos
 from ..data.hub import asking_hub
 from ..data.texts import text_of_file
+from ..data.tokenizers import check_one_bos
 from ..data.tokens import Tokens
 from ..files import check_is_file, path_of
 from . import contract

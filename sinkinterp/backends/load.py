@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from ..checks import InputError, instance_of, nearest
 from ..data.choices import Dtype
-from ..data.given_tokenizer import is_tokenizer, plain_tokenizer
+from ..data.tokenizers import is_tokenizer, plain_tokenizer
 from .attached import inside_compiled
 from .encoder import EncoderDecoderSubject, EncoderInput, check_encoder
 from .huggingface import HuggingFaceSubject

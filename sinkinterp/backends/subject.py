@@ -13,8 +13,8 @@ from torch import Tensor
 from ..attention import ModelShape, Reads
 from ..checks import InputError, choice, whole_number
 from ..data.choices import Bos
-from ..data.given_tokenizer import labels_of
 from ..data.texts import Texts, is_chat
+from ..data.tokenizers import token_labels
 from ..data.tokens import TextToTokens, Tokens, TokenSet, TokensLike, items_of, token_set_of
 from ..interventions.edit import Edits
 from .added_slots import replaces_bos
@@ -119,8 +119,8 @@ class Subject:
 
     @cached_property
     def label(self) -> Callable[[int], str]:
-        """A function from a token id to its text (see `labels_of`), or to its number without a tokenizer."""
-        text = str if self.tokenizer is None else labels_of(self.tokenizer)
+        """A function from a token id to its text (see `token_labels`), or to its number without a tokenizer."""
+        text = str if self.tokenizer is None else token_labels(self.tokenizer)
         return lambda token: text(whole_number(token, "a token id", 0, self.shape.vocab - 1))
 
     def tokens(

@@ -20,9 +20,8 @@ from datasets.arrow_writer import ArrowWriter
 from ..checks import InputError, check_count
 from ..files import remove, replacing, sole_writer
 from ..seals import Damaged, check, read_record, sums, write_record
-from .given_tokenizer import check_has
 from .progress import OnProgress
-from .tokenisers import encoded
+from .tokenizers import check_has, encoded
 
 COLUMN = "tokens"
 FIX = "free some space and run it again: finished shards are kept"

@@ -16,7 +16,7 @@ from .backcopy import Sample, TokenChange
 from .draws import HELD_OUT, Split
 from .progress import OnProgress, no_progress
 from .sources import Embedded, Source
-from .tokenisers import ByteBPE, TokenizerRecipe, beginning_with_bos
+from .tokenizers import ByteBPE, TokenizerRecipe, beginning_with_bos
 from .tokens import Tokens
 
 

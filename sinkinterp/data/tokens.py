@@ -17,8 +17,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..checks import LARGEST, InputError, check_count, check_memory, instance_of, refusal, unicode_text, whole_number
 from .choices import Bos
-from .given_tokenizer import appended_tokens, check_has, check_one_bos
 from .texts import Texts, is_blank, is_chat, source_of
+from .tokenizers import appended_tokens, check_has, check_one_bos
 
 Tokens = Int[Tensor, "sequence pos"]
 Chat = Sequence[Mapping[str, Any]]  # messages, each with a role and a content

@@ -19,7 +19,7 @@ from ..data.backcopy import BigramBackcopy
 from ..data.packing import PackedText
 from ..data.sources import Embedded, PythonCode, Source
 from ..data.texts import Texts, source_of
-from ..data.tokenisers import ByteBPE
+from ..data.tokenizers import ByteBPE
 from ..data.tokens import Tokens, sequences_that_fit
 from ..files import check_is_file, data_of
 from ..lm.model import IGNORED, LMSpec

@@ -16,7 +16,7 @@ from forks import forked, forks
 def test_programs_that_are_killed_lose_nothing(tmp_path, monkeypatch, capsys):
     from benchmarks import kills
 
-    monkeypatch.setattr(kills.tokenisers, "BATCH_CHARACTERS", kills.tokenisers.BATCH_CHARACTERS)  # it writes both
+    monkeypatch.setattr(kills.tokenizers, "BATCH_CHARACTERS", kills.tokenizers.BATCH_CHARACTERS)  # it writes both
     monkeypatch.setattr(kills.corpus_folder, "SHARD", kills.corpus_folder.SHARD)
     monkeypatch.setattr(kills, "disable_progress_bar", lambda: None)
     kills.main(times=len(kills.WORKS), folder=tmp_path)

@@ -19,7 +19,7 @@ from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.backends import added_slots
 from sinkinterp.backends.mended import AllWeights, Lora, SlotsAlone, fingerprint
 from sinkinterp.cli.main import app
-from sinkinterp.data.tokenisers import ByteBPE, beginning_with_bos
+from sinkinterp.data.tokenizers import ByteBPE, beginning_with_bos
 
 FAMILIES = [name for name in CONFIGS if name not in ("gpt-oss with sink logits", "jamba with mamba layers")]
 TOKENS = torch.randint(97, (3, 19), generator=torch.Generator().manual_seed(5))

@@ -16,7 +16,7 @@ from sinkinterp.backends.model_files import load_tokenizer
 from sinkinterp.checks import InputError
 from sinkinterp.data import hub
 from sinkinterp.data.texts import texts as texts_of
-from sinkinterp.data.tokenisers import pretrained_tokenizer
+from sinkinterp.data.tokenizers import pretrained_tokenizer
 
 NAME = "nobody/nothing"
 ASKING = {

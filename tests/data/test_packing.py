@@ -9,11 +9,11 @@ import torch
 from refusals import refused
 from sinkinterp._experiments.shared.tasks import FixedAt, RandomAt
 
-from sinkinterp.data import corpus_folder, tokenisers
+from sinkinterp.data import corpus_folder, tokenizers
 from sinkinterp.data.packing import PackedText, trimmed
 from sinkinterp.data.sources import Source
 from sinkinterp.data.texts import Texts
-from sinkinterp.data.tokenisers import BOS, EOS, ByteBPE, Pretrained, beginning_with_bos, encoded, pretrained_tokenizer
+from sinkinterp.data.tokenizers import BOS, EOS, ByteBPE, Pretrained, beginning_with_bos, encoded, pretrained_tokenizer
 from sinkinterp.spec import Spec
 
 WORDS = ["attention", "sinks", "gather", "on", "first", "tokens", "whose", "values", "are", "small"]
@@ -44,7 +44,7 @@ def offline(monkeypatch, tmp_path):
 
 @pytest.fixture
 def many_shards(monkeypatch):
-    monkeypatch.setattr(tokenisers, "BATCH_CHARACTERS", 997)
+    monkeypatch.setattr(tokenizers, "BATCH_CHARACTERS", 997)
     monkeypatch.setattr(corpus_folder, "SHARD", 1009)
 
 
@@ -279,7 +279,7 @@ def test_every_text_comes_back_from_its_ids_with_eos_at_its_end_alone_though_tex
 
 def test_texts_have_the_same_ids_however_they_are_batched(bpe, monkeypatch):
     found = [ids.tolist() for ids in encoded(TEXTS, bpe)]
-    monkeypatch.setattr(tokenisers, "BATCH_CHARACTERS", 7)
+    monkeypatch.setattr(tokenizers, "BATCH_CHARACTERS", 7)
     assert [ids.tolist() for ids in encoded(iter(TEXTS), bpe)] == found
 
 

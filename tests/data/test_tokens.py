@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 import sinkinterp as si
-from sinkinterp.data.given_tokenizer import labels_of, plain_tokenizer
+from sinkinterp.data.tokenizers import plain_tokenizer, token_labels
 from sinkinterp.data.tokens import PAD, TokenSet, token_set_of
 
 
@@ -263,7 +263,7 @@ BYTES = {
 def test_labels_joined_are_the_bytes_of_the_text(name, text):
     tokenizer = BYTES[name]()
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    labels = joined(labels_of(tokenizer), ids)
+    labels = joined(token_labels(tokenizer), ids)
     assert labels.removeprefix(b" ") == text.encode()
     assert labels.decode().removeprefix(" ") == tokenizer.decode(ids).removeprefix(" ")
 
@@ -272,13 +272,13 @@ def test_labels_joined_are_the_bytes_of_the_text(name, text):
 def test_pieces_of_a_letter_have_labels_of_their_own(name):
     tokenizer = BYTES[name]()
     ids = tokenizer("a\U0001f642\u4e16", add_special_tokens=False)["input_ids"]
-    labels = [labels_of(tokenizer)(i) for i in ids]
+    labels = [token_labels(tokenizer)(i) for i in ids]
     assert len(set(labels)) == len(set(ids)) and "\ufffd" not in "".join(labels) and r"\x9f" in "".join(labels)
 
 
 def test_a_special_token_is_called_by_its_name():
     tokenizer = BYTES["SentencePiece"]()
-    assert labels_of(tokenizer)(tokenizer.bos_token_id) == "<s>"
+    assert token_labels(tokenizer)(tokenizer.bos_token_id) == "<s>"
 
 
 @pytest.mark.parametrize("text", ["the cats sat", "on, the mats"])
@@ -288,7 +288,7 @@ def test_labels_of_word_pieces_joined_are_what_the_tokenizer_decodes(text):
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece(cleanup=False)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
     ids = fast(text)["input_ids"]
-    label = labels_of(fast)
+    label = token_labels(fast)
     decoded = fast.decode(ids, clean_up_tokenization_spaces=False)
     assert "".join(map(label, ids)).removeprefix(" ") == decoded and label(vocab.index("##s")) == "s"
 
@@ -331,4 +331,4 @@ def test_types_and_positions_that_a_model_takes_anyway_pass():
 
 def test_two_functions_are_a_tokenizer_whose_labels_are_what_it_decodes():
     tokenizer = plain_tokenizer((lambda text: [*map(ord, text)], lambda ids: "".join(map(chr, ids))))
-    assert "".join(map(labels_of(tokenizer), tokenizer("caf\xe9")["input_ids"])) == "caf\xe9"
+    assert "".join(map(token_labels(tokenizer), tokenizer("caf\xe9")["input_ids"])) == "caf\xe9"

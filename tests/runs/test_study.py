@@ -24,7 +24,7 @@ from sinkinterp import table as c
 from sinkinterp.checks import InputError
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.packing import PackedText
-from sinkinterp.data.tokenisers import ByteBPE
+from sinkinterp.data.tokenizers import ByteBPE
 from sinkinterp.lm.attention import Rotary
 from sinkinterp.lm.block import GatedFFN
 from sinkinterp.lm.model import LMSpec

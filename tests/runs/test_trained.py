@@ -16,7 +16,7 @@ from sinkinterp.backends.load import load
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Embedded, PythonCode, Repeating
 from sinkinterp.data.texts import Texts, files_of
-from sinkinterp.data.tokenisers import ByteBPE, Pretrained
+from sinkinterp.data.tokenizers import ByteBPE, Pretrained
 from sinkinterp.lm.block import GatedFFN
 from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import VARIANTS
