@@ -27,19 +27,19 @@ from sinkinterp.backends.load import load
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import embedded_texts
 from sinkinterp.data.tokens import TokenSet
+from sinkinterp.files import seal
 from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.measure import measure
 from sinkinterp.report.report import Report
 from sinkinterp.runs.trained import trained
-from sinkinterp.seals import seal
 from sinkinterp.train.recipe import Recipe
 
 CHECKS: Mapping[str, Callable[..., Any]] = {  # what stands in for each check
     "sinkinterp.backends.model_files.verify": lambda *_: None,
     "sinkinterp.data.corpus_folder.check": lambda *_: None,
     "sinkinterp.report.readings.check_stamp": lambda *_: None,
-    "sinkinterp.seals.verify": lambda *_: None,
+    "sinkinterp.files.verify": lambda *_: None,
 }
 
 

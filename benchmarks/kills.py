@@ -44,6 +44,7 @@ from sinkinterp.data.packing import PackedText
 from sinkinterp.data.texts import Texts
 from sinkinterp.data.tokenizers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
+from sinkinterp.files import verify
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.measure import measure
 from sinkinterp.report.report import Report
@@ -51,7 +52,6 @@ from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Scope
 from sinkinterp.runs.trained import trained
 from sinkinterp.runs.workers import Here
-from sinkinterp.seals import verify
 from sinkinterp.train import checkpoint
 from sinkinterp.train.recipe import Recipe
 

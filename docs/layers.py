@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "sinkinterp"
-GROUND = ("checks", "files", "seals", "spec", "table")
+GROUND = ("checks", "files", "spec", "table")
 LAYERS: tuple[dict[str, str], ...] = (
     {
         "attention": "one attention call",

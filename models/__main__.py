@@ -12,8 +12,7 @@ from filelock import FileLock
 
 from sinkinterp.backends.named_models import ORIGIN, downloads, origin_in, owner_by_name
 from sinkinterp.checks import InputError, nearest
-from sinkinterp.files import check_writable, remove, remove_drafts, replacing, write_file
-from sinkinterp.seals import seal
+from sinkinterp.files import check_writable, remove, remove_drafts, replacing, seal, write_file
 
 from .catalogue import MODELS, Model
 from .wheels import Wheel

@@ -112,7 +112,7 @@ def test_no_value_is_called_or_answers_to_a_name_that_its_class_lacks(subject):
 
 def test_a_module_holds_its_own_names_alone():
     with pytest.raises(ImportError):
-        exec("from sinkinterp.seals import heads")
+        exec("from sinkinterp.files import heads")
     with pytest.raises(ImportError):
         exec("from sinkinterp import experiment_names")
 

@@ -50,8 +50,8 @@ def test_our_types_and_functions_are_known_whatever_is_imported_first(tmp_path):
     """Each of these begins in a process that has imported torch, and neither us nor transformers."""
     from sinkinterp.data.packing import PackedText
     from sinkinterp.data.tokenizers import ByteBPE
+    from sinkinterp.files import seal
     from sinkinterp.lm.model import build
-    from sinkinterp.seals import seal
 
     build(si.VARIANTS["k_bias"]).save_pretrained(tmp_path)
     data = PackedText(tokenizer=ByteBPE(300), length=11)

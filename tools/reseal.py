@@ -1,7 +1,7 @@
 """Seals the checkpoints that ship, each as the model of its folder's name: `python -m tools.reseal`."""
 
 from sinkinterp.backends.named_models import owner_by_name, shipped
-from sinkinterp.seals import SEAL, hashes_in, seal, verify
+from sinkinterp.files import SEAL, seal, sealed_hashes, verify
 
 
 def main() -> None:
@@ -11,7 +11,7 @@ def main() -> None:
         verify(folder, of=of)
         (folder / SEAL).unlink(missing_ok=True)
         seal(folder, of)
-        print(f"{folder.name}: {len(hashes_in(folder, of))} files")
+        print(f"{folder.name}: {len(sealed_hashes(folder, of))} files")
 
 
 if __name__ == "__main__":

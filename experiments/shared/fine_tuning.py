@@ -18,10 +18,10 @@ from sinkinterp.backends.model_files import checked_config, load_model, tokenize
 from sinkinterp.backends.named_models import folder_of, located
 from sinkinterp.checks import InputError
 from sinkinterp.data.draws import in_epochs
+from sinkinterp.files import file_hashes
 from sinkinterp.lm.model import IGNORED
 from sinkinterp.measurement.measure import measure
 from sinkinterp.runs.trained import SINK_LENGTH, OwnTraining
-from sinkinterp.seals import sums
 from sinkinterp.spec import Limits
 from sinkinterp.train.distributed import Batch, World
 from sinkinterp.train.loop import Job
@@ -184,4 +184,4 @@ def _base_of(name: str) -> str:
     if folder is None:
         return str(getattr(checked_config(name), "_commit_hash", None) or "")
     patterns = ("*.safetensors", "*config.json") if Path(located(name)).is_dir() else (Path(name).name,)
-    return hashlib.sha256(json.dumps(sums(folder, *patterns)).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(file_hashes(folder, *patterns)).encode()).hexdigest()

@@ -32,7 +32,7 @@ from ..data.progress import OnProgress, Progress, counting, no_progress, silent
 from ..data.texts import Texts
 from ..data.tokenizers import Pretrained
 from ..data.tokens import Tokens
-from ..files import cache_folder, check_writable, path_of, sole_writer
+from ..files import Of, cache_folder, check_writable, owner, path_of, sole_writer, write_sealed
 from ..interventions import Edit
 from ..interventions.attention_layers import Evict
 from ..measurement.measure import measure, run_note
@@ -40,7 +40,6 @@ from ..measurement.watching import sinks_of
 from ..metrics.estimates import SHARES, SIZES, estimate_cells, intervals, mean_cells
 from ..metrics.residuals import PEAK_OVER_MEDIAN
 from ..report.report import Report
-from ..seals import Of, owner, write_sealed
 from ..spec import Limits, added_later
 from ..table import QUANTITY, Cell, Table, high_of, low_of
 from ..train import checkpoint, loop

@@ -21,8 +21,7 @@ from transformers.utils import cached_file
 
 from ..checks import InputError, check_installed, instance_of, refusal
 from ..data.hub import asking_hub
-from ..files import check_is_file, path_of
-from ..seals import SEAL, Of, hashes_in, owner, read_record, verify, write_record
+from ..files import SEAL, Of, check_is_file, owner, path_of, read_record, sealed_hashes, verify, write_record
 from ..spec import Spec
 from .added_slots import WITH_SLOTS, AddedSlots, add_slots, remove_slots
 from .named_models import located
@@ -112,7 +111,7 @@ def with_adapter(model: PreTrainedModel, folder: Path | str) -> Any:
     record = read_record(folder / RECORD)
     slots, trained = AddedSlots.from_dict(record["slots"]), Trained.from_dict(record["trained"])
     own = fingerprint(model)
-    hashes_in(folder, {})  # raises Damaged without a seal
+    sealed_hashes(folder, {})  # raises Damaged without a seal
     if owner(folder).get("base", own) != own:
         raise InputError(f"{folder} mends other weights than these; load {record['base']}")
     with ExitStack() as undo:

@@ -17,8 +17,8 @@ from transformers.models.auto import modeling_auto as auto
 
 from ..checks import InputError, refusal
 from ..data.hub import asking_hub
+from ..files import verify
 from ..lm import model as ours  # noqa: F401  transformers' auto classes then know our models
-from ..seals import verify
 from .mended import adapter_folder, base_of, merged
 from .named_models import located, origin_in
 from .weights import (

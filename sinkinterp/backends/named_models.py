@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checks import InputError, nearest, refusal
-from ..files import cache_folder
-from ..seals import Of, hashes_in
+from ..files import Of, cache_folder, sealed_hashes
 
 SHIPPED = Path(__file__).parents[1] / "checkpoints"
 ORIGIN = "SOURCE.json"  # in a model folder: where its weights come from
@@ -106,7 +105,7 @@ def _downloaded(name: str) -> Path:
 
 def _sealed(folder: Path) -> Path:
     """The folder. Raises Damaged unless its seal is there and names the model that the folder is called after."""
-    hashes_in(folder, owner_by_name(folder))
+    sealed_hashes(folder, owner_by_name(folder))
     return folder
 
 

@@ -18,8 +18,7 @@ from datasets import Dataset, Features, List, Value, concatenate_datasets
 from datasets.arrow_writer import ArrowWriter
 
 from ..checks import InputError, check_count
-from ..files import remove, replacing, sole_writer
-from ..seals import Damaged, check, read_record, sums, write_record
+from ..files import Damaged, check_hashes, file_hashes, read_record, remove, replacing, sole_writer, write_record
 from .progress import OnProgress
 from .tokenizers import check_has, encoded
 
@@ -127,7 +126,7 @@ def _pack(recipe: Any, folder: Path, cache: Path, on_progress: OnProgress, recor
         rows = np.insert(chunks, 0, encoder.bos_token_id, axis=1) if recipe.bos else chunks
         shard = shard_path(folder, end.shards - 1)
         write_shard(shard, rows, columns(recipe.tokenizer.vocab, recipe.length))
-        record |= {**asdict(end), "files": record["files"] | sums(folder, shard.name)}
+        record |= {**asdict(end), "files": record["files"] | file_hashes(folder, shard.name)}
         write_record(folder / RECORD, record, _of(folder))
     chunks = read_shards(folder, record["shards"]) if record["shards"] else []
     check_count(chunks, f"chunks of {recipe.length} tokens, of which a longer text or a smaller length makes more", 2)
@@ -147,7 +146,7 @@ def record_of(folder: Path) -> dict[str, Any]:
     if not (folder / RECORD).exists():
         return {}
     record: dict[str, Any] = read_record(folder / RECORD, _of(folder))
-    check(folder, record["files"])
+    check_hashes(folder, record["files"])
     return record
 
 
@@ -160,7 +159,7 @@ def _begun(recipe: Any, folder: Path, texts: Iterable[str]) -> dict[str, str]:
         check_has("BOS", tokenizer, f"the tokenizer of {recipe.tokenizer}", "use bos=False or another tokenizer")
     with replacing(folder / "tokenizer", FIX) as draft:
         tokenizer.save_pretrained(draft)
-    return sums(folder, "tokenizer/*")
+    return file_hashes(folder, "tokenizer/*")
 
 
 def _has_words(chunks: Dataset, tokenizer: Any) -> bool:

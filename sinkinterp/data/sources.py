@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..checks import refusal
-from ..seals import Damaged, read_record, write_record
+from ..files import Damaged, read_record, write_record
 from ..spec import Limits, Spec, added_later
 from .progress import OnProgress, no_progress
 

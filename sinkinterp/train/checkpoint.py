@@ -13,10 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .. import seals
+from .. import files
 from ..checks import InputError, refusal
-from ..files import remove, remove_drafts, remove_whole, replacing
-from ..seals import Damaged
 from ..spec import Spec, flat
 from .recipe import Fit
 
@@ -42,9 +40,9 @@ def latest(run: Path) -> int:
     return max(steps_in(run), default=0)
 
 
-def identity(recipe: Spec, step: int, base: str = "") -> seals.Of:
+def identity(recipe: Spec, step: int, base: str = "") -> files.Of:
     """Returns what a checkpoint is of: its run, its step, and the hash of the model that the run began with."""
-    of: seals.Of = {"run": recipe.key(), "step": step}
+    of: files.Of = {"run": recipe.key(), "step": step}
     return {**of, "base": base} if base else of
 
 
@@ -57,8 +55,8 @@ def check_made(folder: Path) -> None:
 def check_own(folders: Iterable[Path], recipe: Spec) -> None:
     """Raises InputError where one of these folders says that another run wrote it."""
     for folder in folders:
-        with suppress(Damaged):  # whoever reads it says so
-            if seals.owner(folder).get("run", recipe.key()) != recipe.key():
+        with suppress(files.Damaged):  # whoever reads it says so
+            if files.owner(folder).get("run", recipe.key()) != recipe.key():
                 raise InputError(f"{folder} is of another run; give another folder")
 
 
@@ -70,21 +68,21 @@ def opened(run: Path, recipe: Fit, base: str = "") -> int:
     may call this. Raises InputError if the checkpoint belongs to another recipe, whose different settings are named, or
     to another base model.
     """
-    remove_drafts(run)
+    files.remove_drafts(run)
     steps = steps_in(run)
     while steps:
         folder = folder_of(run, step := steps.pop())
         try:
-            seals.check(folder, seals.hashes_in(folder, {}))
-        except Damaged as damage:
+            files.check_hashes(folder, files.sealed_hashes(folder, {}))
+        except files.Damaged as damage:
             start = f"step {steps[-1]}" if steps else "the beginning"
             aside = folder.with_name(f"damaged-{folder.name}")
             damage.warn(f"the checkpoint is renamed to {aside.name}, and training goes on from {start}")
-            remove(aside)
+            files.remove(aside)
             folder.rename(aside)
         else:
-            _check_same(run, json.loads((folder / seals.RECIPE).read_text()), recipe)
-            if seals.owner(folder).get("base", base) != base:
+            _check_same(run, json.loads((folder / files.RECIPE).read_text()), recipe)
+            if files.owner(folder).get("base", base) != base:
                 raise InputError(f"the model that {run} began with has changed")
             _remove_old(run)
             return step
@@ -94,12 +92,12 @@ def opened(run: Path, recipe: Fit, base: str = "") -> int:
 def _remove_old(run: Path) -> None:
     """Removes all checkpoints but the newest two."""
     for old in steps_in(run)[:-KEPT]:
-        remove_whole(folder_of(run, old))
+        files.remove_whole(folder_of(run, old))
 
 
 def save(
     run: Path,
-    of: seals.Of,
+    of: files.Of,
     recipe: Spec,
     model: PreTrainedModel,
     optimizer: Optimizer,
@@ -113,17 +111,17 @@ def save(
     checkpoints stay.
     """
     fix = f"make room, then the same command goes on from step {latest(run)}"
-    with replacing(folder_of(run, int(of["step"])), fix) as draft:
+    with files.replacing(folder_of(run, int(of["step"])), fix) as draft:
         draft.mkdir()
         model.config.save_pretrained(draft)
         weights = [(name, x) for name, x in _weights(model) if x.requires_grad or "base" not in of]
         save_file(_on_cpu(weights), draft / "model.safetensors", {"format": "pt"})
         save_file(_on_cpu(_moments(model, optimizer)), draft / OPTIMIZER)
-        (draft / seals.RECIPE).write_text(json.dumps(recipe.to_dict(), indent=1))
+        (draft / files.RECIPE).write_text(json.dumps(recipe.to_dict(), indent=1))
         (draft / "history.json").write_text(json.dumps(history))
         if tokenizer is not None:
             tokenizer.save_pretrained(draft)
-        seals.seal(draft, of)
+        files.seal(draft, of)
     _remove_old(run)
 
 
@@ -149,7 +147,7 @@ def fill(folder: Path, model: PreTrainedModel) -> None:
 
 def history_of(folder: Path) -> History:
     """The evaluations of the run up to this checkpoint, a row each. Raises InputError where the file is damaged."""
-    seals.verify(folder, "history.json")
+    files.verify(folder, "history.json")
     return json.loads((folder / "history.json").read_text())
 
 
@@ -200,9 +198,9 @@ def push(folder: Path, repo: str, text: str, private: bool) -> str:
 
     The repository is made if it is not there. Raises InputError where a file is damaged, and where the Hub refuses.
     """
-    seals.verify(folder)
-    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    parts: dict[str, Path | bytes] = {**files, "README.md": text.encode()}
+    files.verify(folder)
+    paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    parts: dict[str, Path | bytes] = {**paths, "README.md": text.encode()}
     operations = [CommitOperationAdd(name, part) for name, part in parts.items()]
     fix = "log in with `hf auth login`, and give a name such as me/model"
     with refusal(f"{repo} cannot be written to the Hub", fix, (OSError, ValueError)):

@@ -21,10 +21,9 @@ from ..data.sources import Embedded, PythonCode, Source
 from ..data.texts import Texts, source_of
 from ..data.tokenizers import ByteBPE
 from ..data.tokens import Tokens, sequences_that_fit
-from ..files import check_is_file, data_of
+from ..files import check_is_file, data_of, verify
 from ..lm.model import IGNORED, LMSpec
 from ..lm.variants import VARIANTS, attn, variants
-from ..seals import verify
 from ..spec import ABOVE_ZERO, INSIDE, Limits, Spec, added_later, changed
 
 

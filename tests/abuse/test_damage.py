@@ -17,15 +17,15 @@ from sinkinterp._experiments.book.chapter import Chapter
 from sinkinterp._experiments.book.story import write_chapter
 
 import sinkinterp as si
-from sinkinterp import seals
+from sinkinterp import files
 from sinkinterp.backends.model_files import load_tokenizer
 from sinkinterp.backends.named_models import SHIPPED
 from sinkinterp.checks import InputError
 from sinkinterp.data import corpus_folder, sources as docstrings
 from sinkinterp.data.tokens import TokenSet
+from sinkinterp.files import Damaged, seal, verify
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.runs import trained
-from sinkinterp.seals import Damaged, seal, verify
 from sinkinterp.table import Table
 from sinkinterp.train import checkpoint, loop
 from sinkinterp.train.loop import job_of
@@ -208,10 +208,10 @@ def test_a_damaged_chapter_is_one_line_and_what_was_reproduced_is_kept(tmp_path,
 
 def test_the_checkpoints_that_ship_are_as_they_were_written(tmp_path):
     for folder in (path for path in SHIPPED.iterdir() if path.is_dir()):
-        assert (folder / seals.SEAL).exists(), folder
+        assert (folder / files.SEAL).exists(), folder
         verify(folder)
-        expected = {name for name in files_in(folder) if name != seals.SEAL}
-        assert set(seals.hashes_in(folder, {"model": folder.name})) == expected
+        expected = {name for name in files_in(folder) if name != files.SEAL}
+        assert set(files.sealed_hashes(folder, {"model": folder.name})) == expected
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "recipe.json", "history.json"])
@@ -228,7 +228,7 @@ def test_a_damaged_checkpoint_that_ships_is_one_line(tmp_path, name):
 
 
 def test_a_damaged_model_from_elsewhere_is_one_line_or_loads(tmp_path):
-    whole = shutil.copytree(SHIPPED / "text-softmax", tmp_path / "whole", ignore=lambda *_: {seals.SEAL, seals.RECIPE})
+    whole = shutil.copytree(SHIPPED / "text-softmax", tmp_path / "whole", ignore=lambda *_: {files.SEAL, files.RECIPE})
     outcomes = set()
     for copy, name, damage in damaged_copies(whole, tmp_path / "copy", 1, DAMAGES, left_out=("history.json",)):
         for read in (si.load, load_tokenizer):

@@ -21,7 +21,7 @@ from sinkinterp._experiments.shared.fine_tuning import ChatRecipe
 from transformers import PreTrainedTokenizerFast
 
 import sinkinterp as si
-from sinkinterp import seals
+from sinkinterp import files
 from sinkinterp.applications.mend import mend_recipe, mended
 from sinkinterp.backends import named_models
 from sinkinterp.backends.named_models import SHIPPED
@@ -61,7 +61,7 @@ def renamed(one, other):
 def renamed_without_its_seal(one, other):
     renamed(one, other)
     if one.is_dir():
-        for name in (seals.SEAL, RECORD):
+        for name in (files.SEAL, RECORD):
             (one / name).unlink(missing_ok=True)
 
 
@@ -186,8 +186,8 @@ MADE = ("smollm2-135m-instruct", "gemma3-270m")
 
 def downloaded(home):
     for made, name in zip(MADE, NAMES, strict=True):
-        folder = shutil.copytree(SHIPPED / name, home / "models" / made, ignore=lambda *_: {seals.SEAL})
-        seals.seal(folder, named_models.owner_by_name(folder))
+        folder = shutil.copytree(SHIPPED / name, home / "models" / made, ignore=lambda *_: {files.SEAL})
+        files.seal(folder, named_models.owner_by_name(folder))
     return tuple(home / "models" / made for made in MADE)
 
 

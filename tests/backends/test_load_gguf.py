@@ -10,7 +10,7 @@ import sinkinterp as si
 from sinkinterp.backends import model_files as files
 from sinkinterp.backends.load import BACKENDS
 from sinkinterp.backends.model_files import load_model, load_tokenizer
-from sinkinterp.seals import Damaged, seal
+from sinkinterp.files import Damaged, seal
 
 TOKENS = torch.randint(37, (3, 11), generator=torch.Generator().manual_seed(0))
 

@@ -8,8 +8,7 @@ from refusals import refused
 import sinkinterp as si
 from sinkinterp.backends.model_files import origin_of
 from sinkinterp.backends.named_models import located
-from sinkinterp.files import cache_folder
-from sinkinterp.seals import seal
+from sinkinterp.files import cache_folder, seal
 
 
 @pytest.fixture(autouse=True)

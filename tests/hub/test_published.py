@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard
 from refusals import refused
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from sinkinterp import seals
+from sinkinterp import files
 from sinkinterp.backends import added_slots
 from sinkinterp.backends.mended import SlotsAlone, fingerprint, write_adapter
 from sinkinterp.backends.named_models import SHIPPED
@@ -43,7 +43,7 @@ def test_an_adapter_and_a_run_are_read_back_from_the_hub(tmp_path):
     slots = added_slots.AddedLogit(first=0.5)
     added_slots.add_slots(model, slots)
     SlotsAlone().prepare(model)
-    seals.write_sealed(adapter, of, lambda draft: write_adapter(draft, model, slots, SlotsAlone(), str(base), of))
+    files.write_sealed(adapter, of, lambda draft: write_adapter(draft, model, slots, SlotsAlone(), str(base), of))
     served = {f"team/{name}": tmp_path / "hub" / name for name in ("mended", "twin")}
     for folder in served.values():
         folder.mkdir(parents=True)
@@ -61,8 +61,8 @@ def test_an_adapter_and_a_run_are_read_back_from_the_hub(tmp_path):
 
 def test_a_damaged_folder_is_not_pushed_and_without_a_hub_it_is_one_line(tmp_path):
     (tmp_path / "file").write_text("a")
-    seals.seal(tmp_path)
+    files.seal(tmp_path)
     refused(lambda: push(tmp_path, "team/x", "card", True), "team/x")  # offline
     (tmp_path / "file").write_text("b")
-    with pytest.raises(seals.Damaged):
+    with pytest.raises(files.Damaged):
         push(tmp_path, "team/x", "card", True)

@@ -17,10 +17,10 @@ from sinkinterp.attention.sites import HeadWeights
 from sinkinterp.backends.frozen import frozen
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.tokens import random_tokens
+from sinkinterp.files import seal
 from sinkinterp.interventions import RemoveColumn, ZeroKeyBias, ZeroQueryBias, ZeroValueBias
 from sinkinterp.runs.catalogue import Scale, experiment_names, load_module
 from sinkinterp.runs.experiment import Outcome, Rule, Scope, load_experiment
-from sinkinterp.seals import seal
 from sinkinterp.table import Table
 
 TOKENS = torch.randint(97, (2, 11), generator=torch.Generator().manual_seed(0))

@@ -17,13 +17,13 @@ from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Embedded, PythonCode, Repeating
 from sinkinterp.data.texts import Texts, files_of
 from sinkinterp.data.tokenizers import ByteBPE, Pretrained
+from sinkinterp.files import seal
 from sinkinterp.lm.block import GatedFFN
 from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.metrics.metric import next_token_loss
 from sinkinterp.runs import trained
 from sinkinterp.runs.inputs import Inputs
-from sinkinterp.seals import seal
 from sinkinterp.table import ALPHA_1, LOSS, MODEL, NULL, RESIDUAL_RATIO, SEED, SINK_1, Table
 from sinkinterp.train.loop import held_out_tokens
 from sinkinterp.train.recipe import RECIPES, PrefixLM, Recipe, with_variant

@@ -117,7 +117,7 @@ def test_a_kill_before_an_old_checkpoint_is_removed_leaves_two_after_the_next_st
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(checkpoint, "remove_whole", killed)
+        patch.setattr("sinkinterp.files.remove_whole", killed)
         train(RECIPE, tmp_path)
     assert checkpoint.steps_in(tmp_path) == [6, 12, 18]
     train(RECIPE, tmp_path)
