@@ -36,7 +36,7 @@ MUTATED = {
 }
 QUICK = {
     "sinkinterp/attention/masks.py": ("tests/attention/test_masks.py",),
-    "sinkinterp/metrics/spectrum.py": ("tests/metrics/test_spectrum.py",),
+    "sinkinterp/metrics/residuals.py": ("tests/metrics/test_residuals.py",),
 }
 Z = 1.959964  # 95% of a normal distribution lie within this many standard deviations
 
@@ -114,7 +114,7 @@ def read_equivalent() -> dict[tuple[str, str, str], str]:
 
 
 def where(mutant: Mutant) -> str:
-    """The file and the definition that a mutant changes, as in sinkinterp/metrics/sinks.py::sink_rate."""
+    """The file and the definition that a mutant changes, as in sinkinterp/metrics/importance.py::sink_rate."""
     return f"{mutant.place.path.relative_to(ROOT)}::{mutant.definition}"
 
 

@@ -23,10 +23,10 @@ from benchmarks.ways import HAS_REAL, REAL
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import write_file
 from sinkinterp.metrics.estimates import difference, estimate, intervals
+from sinkinterp.metrics.importance import sink_rate
 from sinkinterp.metrics.instruments import LOSS
 from sinkinterp.metrics.metric import METRICS as LOSSES
 from sinkinterp.metrics.qk import QK_ANGLES
-from sinkinterp.metrics.sinks import sink_rate
 from sinkinterp.report.report import Report
 from sinkinterp.runs.inputs import Inputs
 from sinkinterp.table import Cell, Table

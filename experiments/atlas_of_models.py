@@ -22,10 +22,10 @@ from sinkinterp.measurement.explaining import massive_path
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.measurement.patching import activations
 from sinkinterp.metrics.estimates import mean_cells, rate_cells
+from sinkinterp.metrics.importance import sink_rate
 from sinkinterp.metrics.instruments import GEOMETRY, LOSS
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.qk import QK_ANGLES
-from sinkinterp.metrics.sinks import sink_rate
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.explanation import Path
 from sinkinterp.report.readings import protocol_note

@@ -17,7 +17,7 @@ from sinkinterp.interventions import ChangeResidual, ChangeValues, SetTo
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.measurement.patching import gradients
 from sinkinterp.measurement.watching import PEAK, induction_scores, uniform_induction
-from sinkinterp.metrics import spectrum
+from sinkinterp.metrics import residuals
 from sinkinterp.metrics.estimates import (
     REALS,
     SHARES,
@@ -29,11 +29,20 @@ from sinkinterp.metrics.estimates import (
     mean_cells,
     rate_cells,
 )
+from sinkinterp.metrics.importance import above_controls, control_positions
 from sinkinterp.metrics.instruments import MASSIVE, SPECTRUM
 from sinkinterp.metrics.metric import Metric, PerSequence, next_token_loss
-from sinkinterp.metrics.residuals import COSINE_TO_FIRST, LEAST, cosine_to, norm_ratio, peak, secondary_sinks, steps
-from sinkinterp.metrics.sinks import above_controls, control_positions
-from sinkinterp.metrics.spectrum import is_broadcast, is_nop
+from sinkinterp.metrics.residuals import (
+    COSINE_TO_FIRST,
+    LEAST,
+    cosine_to,
+    is_broadcast,
+    is_nop,
+    norm_ratio,
+    peak,
+    secondary_sinks,
+    steps,
+)
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.readings import short_name
 from sinkinterp.report.report import Report
@@ -119,8 +128,8 @@ def _compression(subject: Subject, tokens: Tokens, report: Report, place: Massiv
     (_, checked_row) = Effects(entries=place.entries(0)).rows(subject, TokenSet.of(tokens), {ZERO: [edits]})
     after = measure_model(subject, tokens, positions=(0,), edits=edits, instruments=[SPECTRUM], progress=False)
     metrics = {
-        ENTROPY: (spectrum.ENTROPY, spectrum.ENTROPY_OF_NORMS, SIZES),
-        ANISOTROPY: (spectrum.ANISOTROPY, spectrum.ANISOTROPY_OF_NORMS, SHARES),
+        ENTROPY: (residuals.ENTROPY, residuals.ENTROPY_OF_NORMS, SIZES),
+        ANISOTROPY: (residuals.ANISOTROPY, residuals.ANISOTROPY_OF_NORMS, SHARES),
     }
     rows: Rows = []
     for quantity, (metric, null, ends) in metrics.items():

@@ -17,10 +17,10 @@ from sinkinterp.data.progress import OnProgress
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.estimates import mean_cells, rate_cells
+from sinkinterp.metrics.importance import PerHead, sink_rate
 from sinkinterp.metrics.instruments import LOSS
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS, Metric, PerSequence
 from sinkinterp.metrics.residuals import is_massive
-from sinkinterp.metrics.sinks import PerHead, sink_rate
 from sinkinterp.report.report import Report
 from sinkinterp.table import EDIT, REASON, Cell
 

@@ -30,9 +30,8 @@ from ..interventions.changes import ChangeOutputs, Zero
 from ..measurement.measure import ModelLike, equal_inputs_of, run_note
 from ..measurement.patching import attribution
 from ..metrics.estimates import SHARES, SIZES, intervals, mean_cells
-from ..metrics.importance import first_importance, slot_importance
+from ..metrics.importance import check_epsilon, first_importance, slot_importance
 from ..metrics.metric import PerSequence, next_token_loss
-from ..metrics.sinks import check_epsilon
 from ..plots.theme import colour, sweep_figure, themed
 from ..table import ALPHA_1, HEAD, INPUT, LAYER, SINK_RATE, Cell, Table
 from .streaming import Loss, loss_of

@@ -34,9 +34,8 @@ from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import Change, ChangeResidual, Put, PutAt
 from ..interventions.selectors import check_heads
 from ..metrics.estimates import estimate_cells, intervals, ratio
-from ..metrics.importance import first_importance
+from ..metrics.importance import check_epsilon, first_importance, sink_rate
 from ..metrics.metric import PerSequence, target_loss
-from ..metrics.sinks import check_epsilon, sink_rate
 from ..plots.theme import DIVERGING, escaped, heat_map, themed, unique_values
 from ..report.maps import shown_word
 from ..table import HEAD, KV_HEAD, LAYER, POSITION, Cell, Table

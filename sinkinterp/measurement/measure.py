@@ -27,10 +27,9 @@ from ..data.tokens import TextToTokens, Tokens, TokenSet, TokensLike
 from ..files import cache_folder
 from ..interventions.edit import Edits, edits_of
 from ..metrics import importance
-from ..metrics.importance import Convention
+from ..metrics.importance import Convention, check_epsilon
 from ..metrics.instruments import INSTRUMENTS, Instruments, core_fields, core_metrics, hides_first_key
 from ..metrics.metric import AnyMetric, LogitsMetric, Metric
-from ..metrics.sinks import check_epsilon
 from ..report.readings import EXTRA, Protocol
 from ..report.report import Report
 from ..train.loop import held_out_tokens

@@ -23,10 +23,9 @@ from ..data.tokens import Tokens, TokensLike
 from ..interventions.attention_layers import AttendSelfOnly
 from ..interventions.changes import ChangeResidual, Put
 from ..metrics.estimates import SHARES, SIZES, estimate_cells, intervals, mean_cells, rate_cells, ratio
-from ..metrics.importance import importance, uniform_importance
+from ..metrics.importance import check_epsilon, importance, sink_rate, uniform_importance
 from ..metrics.metric import next_token_loss
 from ..metrics.residuals import is_massive
-from ..metrics.sinks import check_epsilon, sink_rate
 from ..plots.theme import sweep_figure
 from ..report.readings import short_name
 from ..table import EDIT, LOSS, NULL, POSITION, SINK_1, Cell, Table, high_of, low_of

@@ -18,9 +18,9 @@ from ..data.tokens import TokensLike
 from ..interventions.edit import Edits, edits_of
 from ..interventions.selectors import check_heads, named_heads
 from ..metrics.estimates import Estimate, rate
+from ..metrics.importance import sink_rate as rate_by_sequence
 from ..metrics.instruments import INSTRUMENTS, LOSS
 from ..metrics.metric import Metric
-from ..metrics.sinks import sink_rate as rate_by_sequence
 from ..report.patterns import alphas_of, holds_attention
 from ..report.readings import TokenText
 from ..report.report import NAMED, Report, chosen_rows, view_of

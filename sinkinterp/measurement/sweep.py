@@ -12,10 +12,9 @@ from ..data.progress import OnProgress, counting, progress_of
 from ..data.tokens import TokensLike
 from ..interventions.edit import Edits, edits_of
 from ..metrics import estimates
-from ..metrics.importance import VISIBLE
+from ..metrics.importance import VISIBLE, sink_rate
 from ..metrics.instruments import LOSS, Instruments
 from ..metrics.metric import NEXT_TOKEN_LOSS, PerSequence
-from ..metrics.sinks import sink_rate
 from ..plots.theme import sweep_figure
 from ..report.report import Report
 from ..table import EDIT, Cell, Table

@@ -24,9 +24,8 @@ from ..checks import InputError, accepting, finite_number, instance_of, whole_nu
 from ..data.tokens import TokenSet, TokensLike, random_tokens, token_set_of
 from ..lm.attention import GateMap
 from ..metrics import residuals
-from ..metrics.importance import pattern, sink_logits
+from ..metrics.importance import above_controls, check_epsilon, control_positions, pattern, sink_logits
 from ..metrics.metric import Metric
-from ..metrics.sinks import above_controls, check_epsilon, control_positions
 from ..report.readings import Readings
 from ..table import Table
 from .measure import answers_of, inputs_of, measure

@@ -11,19 +11,19 @@ from typing import Any
 from torch import Tensor
 
 from ..attention import CALL, RESIDUAL, AttentionCall, KeyIndex
-from . import importance, metric, qk, residuals, spectrum
+from . import importance, metric, qk, residuals
 from .residuals import vector_norms
 
 Instrument = tuple[metric.AnyMetric, ...]
 Instruments = Instrument | Sequence[Any]  # one, or several in a list
 
-GEOMETRY: Instrument = (*qk.METRICS, *spectrum.OF_HEADS)
+GEOMETRY: Instrument = (*qk.METRICS, *residuals.RANKS)
 MASSIVE: Instrument = residuals.METRICS
 RESIDUALS: Instrument = (residuals.ALL_ENTRIES,)
 """Every residual entry, `sequence block channel pos`: for a few short sequences."""
 MAPS: Instrument = (importance.PATTERNS, *qk.MAPS)
 """Every head's attention, scores, cosines and norm products, `sequence layer head query key`: for short sequences."""
-SPECTRUM: Instrument = spectrum.METRICS
+SPECTRUM: Instrument = residuals.SPECTRA
 """Matrix entropy and anisotropy of the residuals, and their nulls."""
 LOSS: Instrument = metric.METRICS
 ALL = (GEOMETRY, MASSIVE, LOSS)

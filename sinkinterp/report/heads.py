@@ -22,9 +22,9 @@ from ..attention import maps
 from ..checks import whole_number
 from ..data.tokens import PAD
 from ..metrics.estimates import COSINES as COSINE_RANGE, SHARES, SIZES, estimate_cells, mean_cells
+from ..metrics.importance import check_epsilon, epsilons_of, sink_grid, sink_tokens
 from ..metrics.qk import QK_ANGLES, QK_NORM_PRODUCTS, score_gap
-from ..metrics.sinks import check_epsilon, epsilons_of, sink_grid, sink_tokens
-from ..metrics.spectrum import KEY_RANK, UPDATE_RANK, is_broadcast, is_nop
+from ..metrics.residuals import KEY_RANK, UPDATE_RANK, is_broadcast, is_nop
 from ..plots import theme
 from ..plots.theme import LIGHT, colour, faded, grid_of, heat_map, positive_axis, themed, unique_values
 from ..table import ALPHA_1, HEAD, KEY_RATIO, LAYER, NULL, SINK_RATE, VALUE_RATIO, Cell, Table

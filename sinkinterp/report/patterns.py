@@ -16,7 +16,7 @@ from torch import Tensor
 from ..attention import Pattern
 from ..checks import InputError, whole_number
 from ..metrics.estimates import SHARES, estimate_cells, intervals, mean_cells, rate
-from ..metrics.sinks import check_epsilon
+from ..metrics.importance import check_epsilon
 from ..plots.theme import heat_map, themed
 from ..table import HEAD, LAYER, NULL, Cell, Table
 from .readings import Readings

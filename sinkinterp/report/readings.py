@@ -22,10 +22,9 @@ from torch import Tensor
 from ..checks import InputError, nearest, refusal, whole_number
 from ..files import by_suffix, check_is_file, path_of, write_file
 from ..metrics.estimates import Estimate, intervals, rate
-from ..metrics.importance import VISIBLE
+from ..metrics.importance import VISIBLE, Alpha, PerHead, sink_rate
 from ..metrics.metric import AnyMetric
 from ..metrics.residuals import norm_ratio
-from ..metrics.sinks import Alpha, PerHead, sink_rate
 
 
 @dataclass(frozen=True)

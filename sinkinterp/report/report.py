@@ -19,8 +19,7 @@ from ..metrics.importance import PATTERNS
 from ..metrics.instruments import INSTRUMENTS
 from ..metrics.metric import AnyMetric
 from ..metrics.qk import QK_ANGLES
-from ..metrics.residuals import MASSIVE_ENTRIES, TOP_ENTRIES
-from ..metrics.spectrum import UPDATE_RANK
+from ..metrics.residuals import MASSIVE_ENTRIES, TOP_ENTRIES, UPDATE_RANK
 from ..table import ALPHA_1, BLOCK, HEAD, LAYER, POSITION, Table
 from . import heads as of_heads, norms
 from .maps import maps_of_strongest

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..metrics import estimates
 from ..metrics.estimates import REALS, SHARES, SIZES, Estimate, Range, estimate, mean_cells, rate_cells
+from ..metrics.importance import check_epsilon, sink_positions, sink_rate
 from ..metrics.metric import NEXT_TOKEN_LOSS, PerSequence
-from ..metrics.sinks import check_epsilon, sink_positions, sink_rate
 from ..plots.theme import colour, error_bars, sweep_figure, themed
 from ..table import ALPHA_1, NULL, QUANTITY, SINK_1, VALUE_RATIO, Cell, Table, high_of, low_of
 from .heads import followed, heads_svg, sinks_by_head

@@ -24,8 +24,8 @@ from ..files import cache_folder, check_writable, path_of
 from ..measurement.measure import measure, passes
 from ..measurement.watching import emergence_of, sinks_of
 from ..metrics.estimates import SIZES, Estimate, estimate
+from ..metrics.importance import control_positions
 from ..metrics.metric import next_token_loss
-from ..metrics.sinks import control_positions
 from ..plots.theme import (
     PERCENT,
     add_band,

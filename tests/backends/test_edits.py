@@ -22,8 +22,7 @@ from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.patching import activations, patch
 from sinkinterp.metrics.importance import importance, slot_importance
-from sinkinterp.metrics.residuals import vector_norms
-from sinkinterp.metrics.spectrum import UPDATE_RANK
+from sinkinterp.metrics.residuals import UPDATE_RANK, vector_norms
 
 POSITIONS = torch.arange(17)
 

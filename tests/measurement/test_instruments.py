@@ -9,8 +9,7 @@ import sinkinterp as si
 from sinkinterp.metrics import qk, residuals as massive
 from sinkinterp.metrics.instruments import ALL, LOSS, MASSIVE
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
-from sinkinterp.metrics.residuals import COSINE_TO_FIRST
-from sinkinterp.metrics.spectrum import KEY_RANK, UPDATE_RANK
+from sinkinterp.metrics.residuals import COSINE_TO_FIRST, KEY_RANK, UPDATE_RANK
 from sinkinterp.report.heads import score_gaps_by_head
 
 

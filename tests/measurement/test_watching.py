@@ -16,8 +16,8 @@ from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.lm.model import build
 from sinkinterp.measurement.watching import induction_scores
 from sinkinterp.metrics import residuals
+from sinkinterp.metrics.importance import above_controls, control_positions
 from sinkinterp.metrics.metric import Metric
-from sinkinterp.metrics.sinks import above_controls, control_positions
 
 TOKENS = tokens_of()
 ROWS = [{"input_ids": row, "labels": row} for row in torch.randint(VOCAB, (24, 11))]

@@ -17,11 +17,11 @@ from sinkinterp.metrics.importance import (
     importance_and_raw,
     off_sequence,
     raw_importance,
+    sink_rate,
     slot_importance,
     uniform_importance,
     uniform_slot_importance,
 )
-from sinkinterp.metrics.sinks import sink_rate
 
 SIGMOID, LINEAR = Kernel(similarity=Sigmoid(), normaliser=Unit()), Kernel(similarity=Raw(), normaliser=Unit())
 ALL = torch.arange(3)

@@ -10,18 +10,18 @@ from jaxtyping import Float, jaxtyped
 from refusals import refused
 from torch import Tensor
 
-from sinkinterp.metrics import qk, residuals, sinks
+from sinkinterp.metrics import importance, qk, residuals
 
 NAN = float("nan")
 X, ALPHA = torch.ones(2, 1, 3), torch.ones(2, 3, 5, 7)
 TOKENS = torch.zeros(2, 7, dtype=torch.long)
 REFUSED = {
     "epsilon": [(read, e) for e in (0.0, 1.0, -0.1, 30.0, NAN) for read in (
-        partial(sinks.sink_rate, ALPHA[..., 0]), lambda e: sinks.sink_grid(ALPHA, (0.3, e)),
-        partial(sinks.sink_tokens, ALPHA, TOKENS),
+        partial(importance.sink_rate, ALPHA[..., 0]), lambda e: importance.sink_grid(ALPHA, (0.3, e)),
+        partial(importance.sink_tokens, ALPHA, TOKENS),
     )],
-    "epsilons": [(sinks.sink_grid, ALPHA, ())],
-    "share": [(sinks.sink_positions, ALPHA, ALPHA, 0.3, share) for share in (-0.1, 1.0, NAN)],
+    "epsilons": [(importance.sink_grid, ALPHA, ())],
+    "share": [(importance.sink_positions, ALPHA, ALPHA, 0.3, share) for share in (-0.1, 1.0, NAN)],
     "count": [(residuals.top_entries, X, count) for count in (0, 4)],
     "least": [(residuals.steps, torch.ones(5), least) for least in (1.0, 0.5, NAN)],
 }  # fmt: skip
