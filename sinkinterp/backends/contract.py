@@ -33,7 +33,7 @@ from ..attention import sites
 from ..attention.call import AttentionCall
 from ..attention.shapes import TOLERANCE, Gap, HeadOutput, ModelShape, Residual, tolerance_of
 from ..attention.sites import Edit, Reads, Site
-from ..checks import InputError, refuse_first
+from ..checks import refuse_first
 from ..data.tokens import Tokens
 from ..interventions.changes import Change, Operation
 from .recorder import Answers
@@ -53,6 +53,20 @@ def weight_tolerance(dtype: torch.dtype) -> float:
 Pass = Callable[[Tokens, Reads, Sequence[Edit], Int[Tensor, "sequence pos"] | None], tuple[Answers, Logits]]
 
 
+@dataclass(frozen=True)
+class Tested:
+    """A subject, as the contract sees it.
+
+    taps: the sites of modules that every block has. fix: what its user does where it fails; empty for nothing.
+    """
+
+    name: str
+    shape: ModelShape
+    taps: Collection[Site]
+    run: Pass
+    fix: str
+
+
 def sample_tokens(vocab: int) -> Tokens:
     """A few random tokens, always the same for a vocabulary of this size."""
     return torch.randint(vocab, (2, 7), generator=torch.Generator().manual_seed(0))
@@ -69,7 +83,7 @@ def with_other_ending(tokens: Tokens) -> Int[Tensor, "twice pos"]:
 
 
 def check_logits(
-    name: str, answers: Mapping[str, Tensor], logits: Float[Tensor, "twice pos vocab"], bare: Logits
+    tested: Tested, answers: Mapping[str, Tensor], logits: Float[Tensor, "twice pos vocab"], bare: Logits
 ) -> EarlyBias:
     """Returns the bias of the first scores, of a pass on `with_other_ending` with `FIRST_READS`.
 
@@ -94,7 +108,7 @@ def check_logits(
         "its attention rows do not sum to one": excess.max().item() > most,
         f"the bias of its scores is not relative to the query's own key, {of_own}": not of_own.is_within(exact),
     }
-    refuse_first(faults, f"{name} cannot be measured:")
+    refuse_first(faults, f"{tested.name} cannot be measured:", tested.fix)
     return bias[0]
 
 
@@ -182,23 +196,16 @@ class Abilities:
     idle: frozenset[int] = frozenset()
 
 
-def check_edits(
-    name: str,
-    shape: ModelShape,
-    taps: Collection[Site],
-    run: Pass,
-    bare: Logits,
-    bias: EarlyBias,
-    gives_positions: bool,
-) -> Abilities:
+def check_edits(tested: Tested, bare: Logits, bias: EarlyBias, gives_positions: bool) -> Abilities:
     """What the subject can do, by a pass of equal sequences. An edit at any site of any block must change its output.
 
     Feed-forward updates that are not what their block adds to the residual stream count as not found. The pass also
     verifies that later tokens do not change the bias of the first scores: it is `bias`, which a longer pass has found.
     Where the model counts positions itself (`gives_positions` false), the pass also verifies that the weights and
-    values of calls make up the logits. taps: the sites of modules that every block has. bare: the logits of the bare
-    model for the first of `sample_tokens`, of which as many are taken. Raises InputError, which names the failure.
+    values of calls make up the logits. bare: the logits of the bare model for the first of `sample_tokens`, of which as
+    many are taken. Raises InputError, which names the failure.
     """
+    shape, taps = tested.shape, tested.taps
     tokens = sample_tokens(shape.vocab)[:1, : bare.shape[1]].expand(N_COPIES, -1).contiguous()
     changed = {site: copy for site, copy in _COPY_OF.items() if site is sites.OUTPUT or site in taps}
     edits = (_ChangeCopies(), *(Change(site, _Opposite(copy)) for site, copy in changed.items()))
@@ -209,23 +216,29 @@ def check_edits(
         "update": sites.MLP.read(doubled_copies),
         **({"neurons": sites.NEURONS.read(width)} if sites.NEURONS in taps else {}),
     }
-    answers, logits = run(tokens, reads, edits, _position_ids(tokens) if gives_positions else None)
+    answers, logits = tested.run(tokens, reads, edits, _position_ids(tokens) if gives_positions else None)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     expected, most = bare[0, -1], weight_tolerance(bare.dtype)
     gap = Gap.of(logits[_REFERENCE, -1], expected.to(logits))
     if not gives_positions:
-        gap.check(most, f"{name} cannot be measured: its queries, keys and values do not give its logits")
+        why = f"{tested.name} cannot be measured: its queries, keys and values do not give its logits"
+        gap.check(most, why, tested.fix)
     lost, idle = _lost_changes(answers["changes"], logits, shape), _idle_attention(answers["changes"], shape)
-    for site, block in lost.items():
-        if site not in sites.TAPPED:
-            raise InputError(f"{name} cannot be edited: a change of the {site.label} of block {block} is lost")
-    able = _abilities(answers, logits, shape, gap.is_within(most))
-    able = replace(able, taps=able.taps - lost.keys(), idle=idle)
-    if sites.NEURONS in able.taps & {*taps}:
-        able = replace(able, d_mlp=int(answers["neurons"].flatten()[0]))
-    why = f"{name} cannot be measured: later tokens change the bias of earlier scores"
-    Gap.of(answers["bias"][_REFERENCE], bias).check(TOLERANCE[torch.float32], why)
-    return able
+    lasting = [f"the {site.label} of block {block}" for site, block in lost.items() if site not in sites.TAPPED]
+    faults = {f"a change of {place} is lost": True for place in lasting}
+    refuse_first(faults, f"{tested.name} cannot be edited:", tested.fix)
+    why = f"{tested.name} cannot be measured: later tokens change the bias of earlier scores"
+    Gap.of(answers["bias"][_REFERENCE], bias).check(TOLERANCE[torch.float32], why, tested.fix)
+    seen = {*taps} - lost.keys() - (set() if _updates_are_added(answers, shape) else {sites.MLP})
+    reference = logits[_REFERENCE]
+    rounding = 10 * _distance(logits[_NOISE], reference) + 1e-6 * reference[-1].abs().max().item()
+    return Abilities(
+        taps=frozenset(seen),
+        takes_positions=_distance(logits[_BACKWARDS], reference) > rounding,
+        positions_are_plain=gap.is_within(most) and not _distance(*logits[_ISOLATED]) > rounding,
+        d_mlp=int(answers["neurons"].flatten()[0]) if sites.NEURONS in seen else None,
+        idle=idle,
+    )
 
 
 def _position_ids(tokens: Tokens) -> Int[Tensor, "sequence pos"]:
@@ -332,24 +345,14 @@ def _idle_attention(changes: Float[Tensor, "copy block"], shape: ModelShape) -> 
 # What else can the subject do?
 
 
-def _abilities(answers: Mapping[str, Tensor], logits: Logits, shape: ModelShape, is_plain: bool) -> Abilities:
-    """The abilities of a subject, before it is known at which sites changes are lost.
-
-    is_plain: whether the logits of the reference are those of the model that counts positions itself.
-    """
+def _updates_are_added(answers: Mapping[str, Tensor], shape: ModelShape) -> bool:
+    """Tells if every block adds its feed-forward update to the residual stream."""
     eps, stream = torch.finfo(answers["stream"].dtype).eps, answers["stream"].cpu().double()
     updates = answers["update"].cpu().double().unbind(1) if "update" in answers else ()
-    are_added = len(updates) == shape.n_layers and all(
+    return len(updates) == shape.n_layers and all(
         update.shape[-1] == stream.shape[-1]  # several streams are wider
         and _is_added(update, stream[:, block], stream[:, block + 1], eps)
         for block, update in enumerate(updates)
-    )
-    reference = logits[_REFERENCE]
-    rounding = 10 * _distance(logits[_NOISE], reference) + 1e-6 * reference[-1].abs().max().item()
-    return Abilities(
-        taps=frozenset(sites.TAPPED) if are_added else frozenset(sites.TAPPED) - {sites.MLP},
-        takes_positions=_distance(logits[_BACKWARDS], reference) > rounding,
-        positions_are_plain=is_plain and not _distance(*logits[_ISOLATED]) > rounding,
     )
 
 

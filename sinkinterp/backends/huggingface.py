@@ -25,7 +25,7 @@ from .bridge import bridge_of
 from .contract import Abilities
 from .hooks import BASES, OURS, attention_set_to, recorded_stream
 from .model_files import check_causal
-from .own_attention import family_of, note_of
+from .own_attention import note_of
 from .recorder import Answers, Recorder
 from .subject import NO_ENCODER, Logits, Subject, Trace
 
@@ -45,6 +45,7 @@ class HuggingFaceSubject(Subject):
     takes_position_ids = True  # whether the model takes positions as a keyword
     key_sources: Mapping[int, int] = {}  # the layers that take keys and values of an earlier layer, and that layer
     has_encoder = False  # whether this class runs encoder-decoder models
+    contract_fix = ""  # what a user does where the contract fails
 
     def __init__(self, model: PreTrainedModel, name: str | None = None) -> None:
         self.model, self.name = model, name or type(model).__name__
@@ -109,7 +110,7 @@ class HuggingFaceSubject(Subject):
         taps = _whole(self.modules.taps, self.shape)
         self.modules = replace(self.modules, taps=taps, n_kv_heads=self.shape.n_kv_heads)
         answers = recorder.stacked_answers(self.shape, self.device)
-        self._early_bias = contract.check_logits(self.name, answers, logits, bare)
+        self._early_bias = contract.check_logits(self._tested, answers, logits, bare)
         self.key_sources = contract.key_sources(answers["keys"], self.shape.attention_layers)
         shared = [f"layer {n} takes the keys and values of layer {other}" for n, other in self.key_sources.items()]
         self.attention_note = "; ".join(filter(None, (self.attention_note, *shared)))
@@ -125,8 +126,11 @@ class HuggingFaceSubject(Subject):
 
     def _abilities_found(self, bare: Logits, gives_positions: bool = True) -> Abilities:
         """What `contract.check_edits` finds."""
-        taps, bias = self.modules.taps, self._early_bias
-        return contract.check_edits(self.name, self.shape, taps, self._answers, bare, bias, gives_positions)
+        return contract.check_edits(self._tested, bare, self._early_bias, gives_positions)
+
+    @property
+    def _tested(self) -> contract.Tested:
+        return contract.Tested(self.name, self.shape, self.modules.taps, self._answers, self.contract_fix)
 
     def _answers(
         self, tokens: Tokens, reads: Reads, edits: Sequence[Edit], position_ids: Tensor | None
@@ -271,8 +275,8 @@ class HuggingFaceSubject(Subject):
         sizes = {layer: answers["sizes"] for layer, answers in recorder.answers[sites.CALL].items()}
         residuals = recorder.answers[sites.RESIDUAL]
         if not sizes or not residuals:
-            what = "no residuals" if sizes else "no attention of transformers' interface"
-            raise InputError(f"{type(self.model).__name__} shows {what}{self._fix}")
+            what, fix = "residuals" if sizes else "attention of transformers' interface", self.contract_fix
+            raise InputError(f"{type(self.model).__name__} shows no {what}{fix and f'; {fix}'}")
         n_heads, _, d_head, d_value = next(iter(sizes.values())).tolist()
         embedding = self._embedding
         return ModelShape(
@@ -312,13 +316,6 @@ class HuggingFaceSubject(Subject):
         has_table = self.modules.tables or any(self._n_ctx in buffer.shape for buffer in self.model.buffers())
         refuses_itself = hasattr(self.model, "to_llama")  # a model of our own family
         return is_of_transformers and not has_table and not refuses_itself
-
-    @property
-    def _fix(self) -> str:
-        """What a user does where no call is read."""
-        if any(map(family_of, self.modules.blocks)):
-            return "; read it with the Hugging Face backend, backend='huggingface'"
-        return ""
 
     def positions(self, edits: Sequence[Edit], length: int) -> dict[str, Tensor]:
         """The model's keyword for the positions that edits give to tokens; empty where they change none."""

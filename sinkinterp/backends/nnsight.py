@@ -55,7 +55,8 @@ class NNsightSubject(HuggingFaceSubject):
 
     def _check_contract(self, bare: Logits) -> None:
         if any(map(family_of, self.modules.blocks)):
-            raise InputError(f"{type(self.model).__name__} attends in code of its own{self._fix}")
+            fix = "read it with the Hugging Face backend, backend='huggingface'"
+            raise InputError(f"{type(self.model).__name__} attends in code of its own; {fix}")
         super()._check_contract(bare)
 
     def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Logits:

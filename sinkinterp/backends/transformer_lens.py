@@ -160,6 +160,7 @@ class TransformerLensSubject(HuggingFaceSubject):
 
     libraries: tuple[str, ...] = ("transformer-lens",)
     reads_caches = False
+    contract_fix = FIX
 
     def __init__(self, bridge: Any, name: str | None = None) -> None:
         if bridge.compatibility_mode or getattr(bridge, "_weights_processed", False):
@@ -175,12 +176,6 @@ class TransformerLensSubject(HuggingFaceSubject):
                 self.bridge.tokenizer = copy.deepcopy(self.tokenizer)
             self.bridge.cfg.d_vocab, self.bridge.cfg.d_vocab_out = sizes
         return self.bridge
-
-    def _check_contract(self, bare: Logits) -> None:
-        try:
-            super()._check_contract(bare)
-        except InputError as error:
-            raise InputError(f"{error}{'' if ';' in str(error) else f'; {FIX}'}") from error  # or it names a fix
 
     def _read_model(self, model: PreTrainedModel) -> None:
         super()._read_model(model)
