@@ -28,8 +28,7 @@ from sinkinterp.interventions.attention_layers import (
     KeepHeaviest,
     SpreadEvenly,
 )
-from sinkinterp.interventions.changes import ClampNorm, MatchedNoise
-from sinkinterp.interventions.positions import RemovePosition, ReplacePosition
+from sinkinterp.interventions.changes import ClampNorm, MatchedNoise, RemovePosition, ReplacePosition
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.runs.trained import trained

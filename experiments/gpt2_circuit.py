@@ -26,7 +26,7 @@ from sinkinterp.interventions import (
     ZeroQueryBias,
 )
 from sinkinterp.interventions.attention_layers import BlindKeys
-from sinkinterp.interventions.positions import RemovePosition
+from sinkinterp.interventions.changes import RemovePosition
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.measurement.sweep import SEEDS, importance
 from sinkinterp.metrics.estimates import estimate, estimate_cells, intervals, ratio

@@ -12,7 +12,7 @@ from .backends.subject import Subject as Subject
 from .checks import InputError as InputError
 from .data.texts import texts as texts
 from .interventions.attention_layers import PatchNormalization as PatchNormalization
-from .interventions.positions import SwapPositions as SwapPositions
+from .interventions.changes import SwapPositions as SwapPositions
 from .lm.variants import VARIANTS as VARIANTS
 from .measurement.activation_patching import activation_patching as activation_patching, twin_patching as twin_patching
 from .measurement.explaining import explain as explain

@@ -14,7 +14,7 @@ PICTURE = PACKAGE.parent / "docs" / "layers.py"
 LAYERS = tuple(map(set, runpy.run_path(str(PICTURE))["LAYERS"]))
 WITHIN_A_LAYER: set[tuple[str, str]] = set()  # arrows between packages of one layer; none is needed
 NAMED_TWICE = {  # files whose names occur in several packages; take names out, put none in
-    *("explaining", "maps", "page", "positions"),
+    *("explaining", "maps", "page"),
     *("qk", "report", "weights"),
 }
 DOORS = {"__init__", "__main__"}  # they hand out what lies behind them

@@ -2,7 +2,7 @@
 
 import torch
 
-from sinkinterp.interventions.positions import RemovePosition
+from sinkinterp.interventions.changes import RemovePosition
 
 from .cases import Case
 

@@ -16,7 +16,7 @@ from sinkinterp.attention import RESIDUAL
 from sinkinterp.backends.subject import Subject
 from sinkinterp.checks import LARGEST, InputError, whole_number
 from sinkinterp.data.tokens import Tokens, TokensLike
-from sinkinterp.interventions.edit import Edits, edits_of
+from sinkinterp.interventions.changes import Edits, edits_of
 from sinkinterp.measurement.measure import ModelLike, equal_inputs_of, passes, run_note
 from sinkinterp.metrics import estimates
 from sinkinterp.metrics.metric import PerSequence, next_token_loss

@@ -16,7 +16,7 @@ from ..checks import InputError, check_count, different_numbers
 from ..data.progress import OnProgress, counting, no_progress
 from ..data.tokens import TokenSet, TokensLike, repeated_token
 from ..files import data_of
-from ..interventions.positions import ReplacePosition, SwapPositions
+from ..interventions.changes import ReplacePosition, SwapPositions
 from ..measurement.measure import ModelLike, inputs_of, measure
 from ..metrics.estimates import estimate_cells, intervals
 from ..plots.theme import BAR_ERROR, GREY, cells_of, colour, error_bars, escaped, themed, unique_values

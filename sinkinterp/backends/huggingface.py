@@ -16,8 +16,7 @@ from ..attention import Edit, Reads, Site, reads_of, sites
 from ..attention.shapes import Gap, ModelShape, metric, per_sequence, tolerance_of, with_users_frames
 from ..checks import InputError, check_context, instance_of, refusal, refusing
 from ..data.tokens import Tokens, TokensLike
-from ..interventions.changes import ChangeResidual, Put
-from ..interventions.edit import Edits, edits_of
+from ..interventions.changes import ChangeResidual, Edits, Put, edits_of
 from . import anatomy, contract
 from .added_slots import replaces_bos
 from .attached import PATCHES, computed_by, eval_mode, recorded_by, used_alone

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from ..attention import Edit
 from ..checks import InputError, check_count, refusing
-from ..interventions.edit import Edits, edits_of
+from ..interventions.changes import Edits, edits_of
 from .anatomy import removed_after
 from .attached import (
     PATCHES,

@@ -28,10 +28,10 @@ from .changes import (
     Put,
     Scale,
     SetTo,
+    SwapPositions,
     SwapWith,
     Zero,
 )
-from .positions import SwapPositions
 
 __all__ = [
     "Add", "AddSinkLogit", "BiasColumn", "Change", "ChangeKeys", "ChangeMLP", "ChangeOutputs", "ChangeResidual",

@@ -1,4 +1,4 @@
-"""Interventions that do any operation on chosen entries at one site of a model.
+"""Interventions that do any operation on chosen entries at one site of a model, or move positions; edits as given.
 
 A site is the residual stream, a feed-forward update, or queries, keys, values, outputs or patterns of heads.
 
@@ -6,11 +6,11 @@ A site is the residual stream, a feed-forward update, or queries, keys, values, 
     ChangeResidual(Zero(), layers=range(3, 9), dims=[447])     removes a massive activation
 
 Without an operation it only names a place, and is refused as an edit: `patching` reads the place in one run and puts
-the result into another.
+the result into another. Interventions on positions are those of Table 7 of Gu et al. (2025).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from types import NoneType
 from typing import Any, ClassVar
@@ -19,10 +19,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..attention import AttentionCall, Edit, HeadOutput, ModelShape, Read, Unchanged, alike, called, description, sites
-from ..checks import Checked, InputError, instance_of, is_whole, whole_number
+from ..attention import CHANGES, AttentionCall, Edit, HeadOutput, ModelShape, PositionIds, Read, Residual, sites
+from ..attention.shapes import Unchanged, alike, called
+from ..attention.sites import description
+from ..checks import Checked, InputError, check_count, instance_of, is_whole, whole_number
 from ..spec import Limits
-from .selectors import LABELS, Heads, OnPairs, check_chosen, listed
+from .selectors import LABELS, Choosing, Heads, OnPairs, check_chosen, listed
 
 Activation = Float[Tensor, "*sequence_head pos d"]
 
@@ -156,6 +158,11 @@ class MatchedNoise(Operation):
         return x.mean(-2, keepdim=True) + x.std(-2, correction=0, keepdim=True) * noise
 
 
+def _check_differ(first: int, second: int) -> None:
+    if first == second:
+        raise InputError(f"position {first} with itself changes nothing; name two different positions")
+
+
 @dataclass(frozen=True)
 class SwapWith(Operation):
     """The positions `first` and `second` exchange their vectors."""
@@ -165,8 +172,7 @@ class SwapWith(Operation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.first == self.second:
-            raise InputError(f"position {self.first} with itself changes nothing; name two different positions")
+        _check_differ(self.first, self.second)
 
     def check(self, length: int) -> None:
         check_chosen((self.first, self.second), range(length), "position")
@@ -436,3 +442,115 @@ def _with_past(
     """`x` behind NaN for the `past` positions that only keys and values have, so that it counts from 0; and `past`."""
     past = call.k.shape[2] - x.shape[2]
     return torch.cat((x.new_full((*x.shape[:2], past, x.shape[3]), torch.nan), x), 2) if past else x, past
+
+
+# Positions: all but the last give tokens other rows of a table of learned positions, or angles of a rotation
+
+
+@dataclass(frozen=True, repr=False)
+class _PositionPair(Edit):
+    """Two positions of the sequence, counted from 0."""
+
+    first: int
+    second: int
+    _arrow: ClassVar[str] = "<->"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_differ(self.first, self.second)
+
+    @property
+    def in_paper(self) -> str:
+        """The edit in the words of the paper, whose positions count from 1."""
+        return f"p{self.first + 1} {self._arrow} p{self.second + 1}"
+
+    def check(self, shape: ModelShape, length: int) -> None:
+        check_chosen((self.first, self.second), range(length), "position")
+
+    def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
+        """The same edit of two other positions, drawn at random."""
+        others = [position for position in range(length) if position not in (self.first, self.second)]
+        check_count(others, f"other positions, which a control takes, in sequences of {length}", 2)
+        first, second = (others[i] for i in torch.randperm(len(others), generator=generator)[:2])
+        return replace(self, first=first, second=second)
+
+
+@dataclass(frozen=True, repr=False)
+class SwapPositions(_PositionPair):
+    """The tokens at two positions exchange positions: p_first <-> p_second."""
+
+    def position_ids(self, ids: PositionIds) -> PositionIds:
+        swapped = ids.clone()
+        swapped[[self.first, self.second]] = ids[[self.second, self.first]]
+        return swapped
+
+
+@dataclass(frozen=True, repr=False)
+class ReplacePosition(_PositionPair):
+    """The token at `first` is given the position of `second`: p_first <- p_second."""
+
+    _arrow: ClassVar[str] = "<-"
+
+    def position_ids(self, ids: PositionIds) -> PositionIds:
+        replaced = ids.clone()
+        replaced[self.first] = ids[self.second]
+        return replaced
+
+
+@dataclass(frozen=True, repr=False)
+class RemovePosition(Choosing):
+    """The tokens at `positions` (all by default) get no learned position: zero is added in its place."""
+
+    positions: Iterable[int] | None = None
+
+    def position_embedding(self, x: Residual) -> Residual:
+        rows = list(range(x.shape[-2]) if self.positions is None else self.positions)
+        x = x.clone()
+        x[..., rows, :] = 0
+        return x
+
+
+# What users give as edits: one or several, and functions of attention calls
+
+
+@dataclass(frozen=True, repr=False)
+class CallFunction(Edit):
+    """A plain function from the call of every attention layer to the call that takes its place."""
+
+    function: Callable[..., AttentionCall]
+
+    def call(self, call: AttentionCall) -> AttentionCall:
+        who = description(self.function)
+        must = "must return a call: replace(call, q=...), call.with_pattern(...), or the call itself"
+        return instance_of(called(self.function, who, call), AttentionCall, f"{who} {must}")
+
+
+AnyEdit = Edit | Callable[[AttentionCall], AttentionCall]
+Edits = AnyEdit | Sequence[AnyEdit]
+
+
+def edits_of(edits: Any) -> tuple[Edit, ...]:
+    """One edit, or several in their order. A function takes and returns an attention call.
+
+    Raises InputError for anything else.
+    """
+    given = (edits,) if isinstance(edits, Edit) or callable(edits) else edits
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
+        given = (edits,)
+    return tuple(_edit_of(edit) for edit in given)
+
+
+def _edit_of(edit: Any) -> Edit:
+    if isinstance(edit, Edit):
+        if all(getattr(type(edit), name) is getattr(Edit, name) for name in CHANGES):
+            raise InputError(f"{type(edit).__name__} overrides none of {', '.join(CHANGES)}, so it changes nothing")
+        return edit
+    if callable(edit) and not isinstance(edit, type | torch.nn.Module) and not is_dataclass(edit):  # an operation
+        return CallFunction(edit)
+    if isinstance(edit, Operation):
+        code = description(edit)
+        raise InputError(f"{code:.60} is an operation and needs a site: edits=Change(si.sites.RESIDUAL, {code:.60})")
+    if isinstance(edit, type) and issubclass(edit, Edit | Operation):
+        raise InputError(f"{edit.__name__} is not an edit; write {edit.__name__}(), with its values")
+    what = edit.__name__ if isinstance(edit, type) else repr(edit) if isinstance(edit, str) else type(edit).__name__
+    raise InputError(f"{what:.60} is not an edit; give one or a list of them, such as edits=si.SwapPositions(0, 4)")

@@ -17,7 +17,7 @@ from ..backends.load import subject_of
 from ..backends.subject import Subject
 from ..checks import InputError, different_numbers
 from ..data.tokens import Tokens, TokensLike
-from ..interventions.edit import Edits, edits_of
+from ..interventions.changes import Edits, edits_of
 from ..interventions.selectors import named_heads
 from ..metrics.importance import first_importance
 from ..plots.theme import escaped

@@ -25,7 +25,7 @@ from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.sources import embedded_texts
 from ..data.tokens import TextToTokens, Tokens, TokenSet, TokensLike
 from ..files import cache_folder
-from ..interventions.edit import Edits, edits_of
+from ..interventions.changes import Edits, edits_of
 from ..metrics import importance
 from ..metrics.importance import Convention, check_epsilon
 from ..metrics.instruments import INSTRUMENTS, Instruments, core_fields, core_metrics, hides_first_key

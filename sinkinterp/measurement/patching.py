@@ -17,8 +17,7 @@ from ..attention import per_sequence
 from ..backends.subject import Subject
 from ..checks import accepting, instance_of, whole_number
 from ..data.tokens import Tokens, TokensLike
-from ..interventions.changes import Change, Operation, Put
-from ..interventions.edit import Edits, edits_of
+from ..interventions.changes import Change, Edits, Operation, Put, edits_of
 from .measure import ModelLike, answers_of, equal_inputs_of, passes
 
 Score = Callable[[Float[Tensor, "sequence pos vocab"], Tokens], Float[Tensor, " sequence"]]

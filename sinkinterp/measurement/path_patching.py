@@ -26,7 +26,7 @@ from ..checks import InputError, instance_of
 from ..data.progress import OnProgress
 from ..data.tokens import Tokens, TokensLike
 from ..interventions import changes
-from ..interventions.edit import edits_of
+from ..interventions.changes import edits_of
 from ..table import HEAD, LAYER, POSITION, Table
 from .activation_patching import Metric, Runs, divergence_from_clean, restored, runs_of
 from .measure import ModelLike, answers_of

@@ -15,7 +15,7 @@ from ..attention import ALL, CALL, RESIDUAL, AttentionCall, maps
 from ..backends.load import subject_of
 from ..checks import InputError, different_numbers, whole_number
 from ..data.tokens import TokensLike
-from ..interventions.edit import Edits, edits_of
+from ..interventions.changes import Edits, edits_of
 from ..interventions.selectors import check_heads, named_heads
 from ..metrics.estimates import Estimate, rate
 from ..metrics.importance import sink_rate as rate_by_sequence

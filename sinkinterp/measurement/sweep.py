@@ -10,7 +10,7 @@ from ..attention import Edit, called, per_sequence
 from ..checks import InputError, accepting, check_count, whole_number
 from ..data.progress import OnProgress, counting, progress_of
 from ..data.tokens import TokensLike
-from ..interventions.edit import Edits, edits_of
+from ..interventions.changes import Edits, edits_of
 from ..metrics import estimates
 from ..metrics.importance import VISIBLE, sink_rate
 from ..metrics.instruments import LOSS, Instruments

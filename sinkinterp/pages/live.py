@@ -23,8 +23,7 @@ from ..data.choices import Bos
 from ..data.tokens import TokenSet, ids_in
 from ..files import data_of
 from ..interventions.attention_layers import AddSinkLogit, PatchNormalization, RemoveColumn
-from ..interventions.changes import ChangeOutputs, ChangeResidual, Zero
-from ..interventions.positions import RemovePosition, SwapPositions
+from ..interventions.changes import ChangeOutputs, ChangeResidual, RemovePosition, SwapPositions, Zero
 from ..measurement.activation_patching import RESTORED, activation_patching
 from ..metrics.metric import LogitsMetric
 from ..metrics.residuals import PEAK_OVER_MEDIAN, TOP_ENTRIES

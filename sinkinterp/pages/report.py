@@ -19,7 +19,7 @@ from torch import Tensor
 from ..checks import InputError, check_installed, instance_of, refusal
 from ..data.tokens import TokensLike
 from ..files import by_suffix, path_of, write_file
-from ..interventions.edit import Edits, edits_of
+from ..interventions.changes import Edits, edits_of
 from ..measurement.maps import attention_map, heads_asked, sinks
 from ..measurement.measure import ModelLike, check_text, inputs_of
 from ..plots.paper import PER_INCH, check_size, for_paper

@@ -11,7 +11,7 @@ from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.shapes import ModelShape
 from sinkinterp.checks import InputError
 from sinkinterp.data.tokens import TokenSet
-from sinkinterp.interventions import attention_layers, changes, positions
+from sinkinterp.interventions import attention_layers, changes
 from sinkinterp.interventions.changes import Operation
 from sinkinterp.metrics import instruments
 
@@ -90,7 +90,7 @@ def test_what_holds_tensors_is_equal_to_itself_alone(subject):
 SHAPE = ModelShape(3, (0, 1, 2), 4, 2, 8, 32, 64, 16, (0, 1, 2))
 CLASSES = tuple(
     kind
-    for module in (attention_layers, changes, positions)
+    for module in (attention_layers, changes)
     for name, kind in vars(module).items()
     if isinstance(kind, type)
     and name[0] != "_"

@@ -33,7 +33,7 @@ from sinkinterp.backends.model_files import load_tokenizer
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.tokens import TextToTokens
 from sinkinterp.interventions import ChangeOutputs, Zero
-from sinkinterp.interventions.positions import RemovePosition, ReplacePosition, SwapPositions
+from sinkinterp.interventions.changes import RemovePosition, ReplacePosition, SwapPositions
 from sinkinterp.report.readings import Protocol
 
 every_model = pytest.mark.parametrize("name", MODELS)

@@ -15,7 +15,7 @@ from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.load import load
 from sinkinterp.backends.nnsight import NNsightSubject
 from sinkinterp.interventions import ChangeResidual, Put
-from sinkinterp.interventions.positions import ReplacePosition, SwapPositions
+from sinkinterp.interventions.changes import ReplacePosition, SwapPositions
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.measure import measure

@@ -15,10 +15,17 @@ from sinkinterp import interventions as iv
 from sinkinterp.attention import sites
 from sinkinterp.attention.kernels import SOFTMAX, ExpMinusOne, Kernel, PositiveShare, Sigmoid
 from sinkinterp.backends.load import BACKENDS, load
-from sinkinterp.interventions import attention_layers, changes, positions as position_edits
+from sinkinterp.interventions import attention_layers, changes
 from sinkinterp.interventions.attention_layers import BlindKeys, Dropped, First, KeepHeaviest, Share, SpreadEvenly
-from sinkinterp.interventions.changes import Apply, ClampNorm, Operation, PutAt, WithoutMassive
-from sinkinterp.interventions.positions import RemovePosition, ReplacePosition
+from sinkinterp.interventions.changes import (
+    Apply,
+    ClampNorm,
+    Operation,
+    PutAt,
+    RemovePosition,
+    ReplacePosition,
+    WithoutMassive,
+)
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.metrics.importance import importance
@@ -75,7 +82,7 @@ LACKING = {  # interventions -> architectures that have what they change, and ho
     (sites.NEURONS,): (tuple(set(zoo.CONFIGS) - {*EXPERTS}), "not every block shows its neurons"),
     (iv.AddSinkLogit,): (tuple(set(zoo.CONFIGS) - {*SLOTTED}), "has a slot already"),
 }
-MODULES = (attention_layers, changes, position_edits)
+MODULES = (attention_layers, changes)
 EVERY = {  # classes of edits, operations and shares that have no classes below them
     kind
     for module in MODULES

@@ -12,7 +12,7 @@ from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.load import load
 from sinkinterp.checks import InputError
 from sinkinterp.interventions.attention_layers import BlindKeys
-from sinkinterp.interventions.positions import SwapPositions
+from sinkinterp.interventions.changes import SwapPositions
 from sinkinterp.measurement.measure import measure
 from sinkinterp.measurement.parity import dense_patterns
 from tools.families import tiny_model

@@ -15,8 +15,7 @@ from sinkinterp import interventions as iv
 from sinkinterp.attention import description, sites
 from sinkinterp.attention.sites import CALL
 from sinkinterp.backends.load import BACKENDS
-from sinkinterp.interventions.edit import edits_of
-from sinkinterp.interventions.positions import ReplacePosition
+from sinkinterp.interventions.changes import ReplacePosition, edits_of
 
 
 def test_an_edit_is_described_as_code_without_defaults():

@@ -8,7 +8,7 @@ from sinkinterp.attention.shapes import ModelShape
 from sinkinterp.attention.sites import Edit
 from sinkinterp.interventions import SwapPositions
 from sinkinterp.interventions.attention_layers import Evict
-from sinkinterp.interventions.positions import RemovePosition, ReplacePosition
+from sinkinterp.interventions.changes import RemovePosition, ReplacePosition
 
 IDS = torch.arange(7)
 SHAPE = ModelShape(3, (0, 1, 2), 5, 5, 2, 11, 97)

@@ -13,7 +13,7 @@ from sinkinterp.attention import sites
 from sinkinterp.attention.kernels import SOFTMAX
 from sinkinterp.attention.shapes import ModelShape
 from sinkinterp.interventions.attention_layers import AttendSelfOnly, BlindKeys, Evict
-from sinkinterp.interventions.positions import RemovePosition, ReplacePosition
+from sinkinterp.interventions.changes import RemovePosition, ReplacePosition
 from sinkinterp.interventions.selectors import check_chosen, named_heads
 from sinkinterp.measurement.maps import heads_asked
 from sinkinterp.table import Table
