@@ -23,9 +23,8 @@ from sinkinterp.applications.mend import (
     worth,
 )
 from sinkinterp.applications.streaming import loss_of
-from sinkinterp.backends.added_slots import AddedKeyValue, NoAddedSlots
+from sinkinterp.backends.adapters import AddedKeyValue, AllWeights, Lora, NoAddedSlots, with_adapter, without_adapter
 from sinkinterp.backends.huggingface import HuggingFaceSubject
-from sinkinterp.backends.mended import AllWeights, Lora, with_adapter, without_adapter
 from sinkinterp.checks import InputError
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.draws import HELD_OUT

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from sinkinterp.applications.mend import ENTRY, EVICTED, ROUNDED, sinks_and_entries, worth
 from sinkinterp.applications.streaming import loss_of
-from sinkinterp.backends.added_slots import AddedKey, AddedKeyValue, AddedSlots, NoAddedSlots, add_slots, remove_slots
+from sinkinterp.backends.adapters import AddedKey, AddedKeyValue, AddedSlots, NoAddedSlots, add_slots, remove_slots
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.checks import InputError
 from sinkinterp.data.choices import Bos

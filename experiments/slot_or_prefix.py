@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sinkinterp.applications.mend import SEEN, mend_recipe
 from sinkinterp.applications.outliers import GRAINS, SIDES, fake_quantised, nothing, quantised_weights
 from sinkinterp.applications.streaming import Loss, loss_of
-from sinkinterp.backends.added_slots import AddedKeyValue, NoAddedSlots, add_slots, remove_slots
+from sinkinterp.backends.adapters import AddedKeyValue, NoAddedSlots, add_slots, remove_slots
 from sinkinterp.backends.anatomy import linear_maps
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.checks import InputError

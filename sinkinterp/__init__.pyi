@@ -4,8 +4,8 @@ from . import interventions as interventions, measurement as measurement
 from .applications.mend import mend as mend
 from .applications.outliers import mask as mask
 from .attention import sites as sites
+from .backends.adapters import with_adapter as with_adapter, without_adapter as without_adapter
 from .backends.load import load as load
-from .backends.mended import with_adapter as with_adapter, without_adapter as without_adapter
 from .backends.module_subject import AttentionOf as AttentionOf, ModuleParts as ModuleParts
 from .backends.patched import patched as patched
 from .backends.subject import Subject as Subject

@@ -32,7 +32,7 @@ from sinkinterp import interventions as iv
 from sinkinterp.applications.mend import check_trained, mend_recipe
 from sinkinterp.attention import kernels
 from sinkinterp.attention.masks import Prefix
-from sinkinterp.backends import added_slots, encoder
+from sinkinterp.backends import adapters, encoder
 from sinkinterp.checks import InputError
 from sinkinterp.cli.main import app
 from sinkinterp.data.tokens import TokenSet
@@ -191,7 +191,7 @@ class World:
 
     def dropping(self, p=0.5):
         model = transformers.LlamaForCausalLM(replace_config(model_of("llama").config, attention_dropout=p))
-        added_slots.add_slots(model, added_slots.AddedLogit(first=1.0))
+        adapters.add_slots(model, adapters.AddedLogit(first=1.0))
         return model.train()
 
     def renamed(self, name, factor):

@@ -10,18 +10,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..backends.added_slots import (
-    AddedKey,
-    AddedKeyValue,
-    AddedLogit,
-    AddedSlots,
-    NoAddedSlots,
-    add_slots,
-    watched,
-    without_dropout,
-)
+from ..backends import adapters
+from ..backends.adapters import AddedSlots, SlotsAlone, Trained
 from ..backends.huggingface import HuggingFaceSubject, context_of
-from ..backends.mended import AllWeights, Lora, SlotsAlone, Trained, fingerprint, with_adapter, write_adapter
 from ..backends.model_files import check_named, checked_config, load_model, tokenizer_of
 from ..backends.named_models import located
 from ..checks import InputError, check_context, choice, nearest, whole_number
@@ -51,12 +42,16 @@ from .outliers import GRAINS, Quantise, nothing
 from .streaming import Loss, loss_of
 
 SLOTS: Mapping[str, AddedSlots] = {
-    Remedy.KV_BIAS: AddedKeyValue(),
-    Remedy.SINK_LOGIT: AddedLogit(),
-    Remedy.K_BIAS: AddedKey(),
-    Remedy.NONE: NoAddedSlots(),
+    Remedy.KV_BIAS: adapters.AddedKeyValue(),
+    Remedy.SINK_LOGIT: adapters.AddedLogit(),
+    Remedy.K_BIAS: adapters.AddedKey(),
+    Remedy.NONE: adapters.NoAddedSlots(),
 }
-WEIGHTS: Mapping[str, Trained] = {Weights.ALL: AllWeights(), Weights.LORA: Lora(), Weights.NONE: SlotsAlone()}
+WEIGHTS: Mapping[str, Trained] = {
+    Weights.ALL: adapters.AllWeights(),
+    Weights.LORA: adapters.Lora(),
+    Weights.NONE: SlotsAlone(),
+}
 HELD = 32  # held-out sequences that evaluations read
 LENGTH = 96  # tokens of a chunk, where the model knows as many
 SEEN = 16  # sequences whose keys and values slots begin with
@@ -80,7 +75,7 @@ class MendRecipe(Fit):
 
     model: str = ""
     data: PackedText = PackedText()
-    slots: AddedSlots = AddedKeyValue()
+    slots: AddedSlots = adapters.AddedKeyValue()
     trained: Trained = SlotsAlone()
     penalty: float = 1.0
     position: int = 0
@@ -128,7 +123,7 @@ class Mended:
         held_out, skips = _held_out(self.text), self.recipe.skips
         subject = HuggingFaceSubject(load_model(self.recipe.model).to(self.device), self.recipe.model)
         before = worth(subject, held_out, held_out.shape[1] - 1 - skips, on_pass=progress("measuring before"))
-        with_adapter(subject.model, self.folder)
+        adapters.with_adapter(subject.model, self.folder)
         note = f"{run_note(subject, held_out)}; epsilon=0.3; losses in nats; {intervals(len(held_out))}"
         note += "; after: the same texts without BOS; losses of the same tokens" if skips else ""
         both = {"before": before, "after": worth(subject, held_out[:, skips:], on_pass=progress("measuring after"))}
@@ -251,17 +246,17 @@ def mended(
     on_slots, parts = progress("adding slots"), 2 if recipe.steps else 3  # the last is an evaluation
     on_slots(0, parts)
     model = load_model(recipe.model).to(world.device)
-    without_dropout(model)
-    base = fingerprint(model)
+    adapters.without_dropout(model)
+    base = adapters.fingerprint(model)
     on_slots(1, parts)
-    add_slots(model, recipe.slots, text.sample(SEEN, recipe.seed, 1), recipe.position)
+    adapters.add_slots(model, recipe.slots, text.sample(SEEN, recipe.seed, 1), recipe.position)
     recipe.trained.prepare(model)
     on_slots(2, parts)
     of, history = _trained(_job(recipe, model, text, base, world), out, on_step)
     on_slots(parts, parts)
     with sole_writer(out):
         about = model, recipe.slots, recipe.trained, recipe.model, of
-        write_sealed(out / "adapter", of, lambda folder: write_adapter(folder, *about))
+        write_sealed(out / "adapter", of, lambda folder: adapters.write_adapter(folder, *about))
     return Mended(recipe, out / "adapter", text, history, world.device)
 
 
@@ -294,7 +289,7 @@ def _trained(job: Job[MendRecipe], out: Path, on_step: loop.OnStep) -> tuple[Of,
 
 def penalised(model: nn.Module, batch: Batch, penalty: float, position: int) -> Tensor:
     """The loss of a batch, plus `penalty` times the mean attention of later queries to the token at `position`."""
-    with watched(position) as masses:
+    with adapters.watched(position) as masses:
         loss = loss_of_batch(model, batch)
     return loss + penalty * torch.stack(masses).mean() if penalty else loss
 

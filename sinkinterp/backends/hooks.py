@@ -19,7 +19,7 @@ from ..attention.call import AttentionCall, call_of_interface, is_causal_call, u
 from ..attention.shapes import HeadOutput
 from ..attention.sites import BLOCK_SITES, CALL, POSITION_EMBEDDING, RESIDUAL, TOKEN_EMBEDDING, Site
 from . import own_attention
-from .added_slots import WITH_SLOTS, slots_of
+from .adapters import WITH_SLOTS, slots_of
 from .anatomy import StreamModules, Tap, blocks_of, removed_after
 from .attached import RECORDING, Hook
 from .own_attention import mask_of_chosen

@@ -18,7 +18,7 @@ from ..checks import InputError, check_context, instance_of, refusal, refusing
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeResidual, Edits, Put, edits_of
 from . import anatomy, contract
-from .added_slots import replaces_bos
+from .adapters import replaces_bos
 from .attached import PATCHES, computed_by, eval_mode, recorded_by, used_alone
 from .bridge import bridge_of
 from .contract import Abilities

@@ -19,7 +19,7 @@ from ..checks import InputError, refusal
 from ..data.hub import asking_hub
 from ..files import verify
 from ..lm import model as ours  # noqa: F401  transformers' auto classes then know our models
-from .mended import adapter_folder, base_of, merged
+from .adapters import adapter_folder, base_of, merged
 from .named_models import located, origin_in
 from .weights import (
     ROTATION_FACTORS,

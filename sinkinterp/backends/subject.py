@@ -17,7 +17,7 @@ from ..data.texts import Texts, is_chat
 from ..data.tokenizers import token_labels
 from ..data.tokens import TextToTokens, Tokens, TokenSet, TokensLike, items_of, token_set_of
 from ..interventions.changes import Edits
-from .added_slots import replaces_bos
+from .adapters import replaces_bos
 from .anatomy import running_device
 from .attached import lock_of
 

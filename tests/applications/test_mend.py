@@ -16,8 +16,8 @@ import sinkinterp as si
 from sinkinterp.applications.mend import mend_recipe, mended
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.slots import SinkLogit, SlotRow
-from sinkinterp.backends import added_slots
-from sinkinterp.backends.mended import AllWeights, Lora, SlotsAlone, fingerprint
+from sinkinterp.backends import adapters
+from sinkinterp.backends.adapters import AllWeights, Lora, SlotsAlone, fingerprint
 from sinkinterp.cli.main import app
 from sinkinterp.data.tokenizers import ByteBPE, beginning_with_bos
 
@@ -50,7 +50,7 @@ def test_the_mass_of_a_key_is_its_column_of_the_pattern_with_the_same_gradients(
     inputs = [q, k, v, *({"logit": [logit], "row": [row]}.get(slot, []))]
     pattern = call.pattern()
     dense = call.mix(pattern), pattern[..., -13:][..., 3]
-    for ours, theirs in zip(added_slots.output_and_mass(call, 3), dense, strict=True):
+    for ours, theirs in zip(adapters.output_and_mass(call, 3), dense, strict=True):
         weights = torch.randn_like(theirs)
         assert torch.allclose(ours, theirs, atol=1e-6)
         for a, b in zip(*(torch.autograd.grad((x * weights).sum(), inputs, retain_graph=True, allow_unused=True)
@@ -62,27 +62,26 @@ def test_the_mass_of_a_key_is_its_column_of_the_pattern_with_the_same_gradients(
 def test_a_logit_far_below_all_scores_changes_nothing_and_comes_off_bit_for_bit(family):
     model = model_of(family)
     before, weights, implementation = logits(model), state(model), model.config._attn_implementation
-    added_slots.add_slots(model, added_slots.AddedLogit(first=-1e5))
+    adapters.add_slots(model, adapters.AddedLogit(first=-1e5))
     assert torch.allclose(logits(model), before, atol=2e-5)
-    added_slots.remove_slots(model, implementation)
+    adapters.remove_slots(model, implementation)
     assert equal(weights, state(model)) and torch.equal(logits(model), before)
 
 
 @pytest.mark.parametrize(
-    "spec",
-    [added_slots.AddedLogit(first=1.5), added_slots.AddedLogit(), added_slots.AddedKey(), added_slots.AddedKeyValue()],
+    "spec", [adapters.AddedLogit(first=1.5), adapters.AddedLogit(), adapters.AddedKey(), adapters.AddedKeyValue()]
 )
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_slot_is_measured_and_takes_its_share_of_the_softmax(family, spec):
     """An oracle that knows nothing of slots: every weight of the plain call is multiplied by Z / (Z + e^slot)."""
     model = model_of(family)
-    added_slots.add_slots(model, spec, TOKENS)
+    adapters.add_slots(model, spec, TOKENS)
     subject = si.load(model)
-    slots = [module for name, module in model.named_modules() if name.endswith(f".{added_slots.WITH_SLOTS}")]
+    slots = [module for name, module in model.named_modules() if name.endswith(f".{adapters.WITH_SLOTS}")]
 
     def share(call):
         plain, slot = replace(call, slot=None), slots[call.layer]
-        if isinstance(spec, added_slots.AddedLogit):
+        if isinstance(spec, adapters.AddedLogit):
             score = 1000 * slot.logit[:, None].expand(call.q.shape[1:3])
         else:
             score = call.scale * 1000 * torch.einsum("bhid,hjd->bhi", call.q, slot.key)
@@ -99,15 +98,15 @@ def test_slots_begin_as_the_means_over_texts_of_what_stands_at_the_position(fami
     reads = {"k": lambda call: call.k, "v": lambda call: call.v, "scores": lambda call: call.scores()}
     found = subject.run(TOKENS, reads=reads)
     layers = [*zip(found["k"].unbind(1), found["v"].unbind(1), found["scores"].unbind(1), strict=True)]
-    before = added_slots.add_slots(model, added_slots.AddedKeyValue(), TOKENS, position=2)
-    slots = [module for name, module in model.named_modules() if name.endswith(f".{added_slots.WITH_SLOTS}")]
+    before = adapters.add_slots(model, adapters.AddedKeyValue(), TOKENS, position=2)
+    slots = [module for name, module in model.named_modules() if name.endswith(f".{adapters.WITH_SLOTS}")]
     for slot, (k, v, _) in zip(slots, layers, strict=True):
         n_groups = slot.key.shape[0] // k.shape[1]
         for ours, theirs in ((1000 * slot.key, k), (slot.value, v)):
             assert torch.allclose(ours[:, 0], theirs[:, :, 2].mean(0).repeat_interleave(n_groups, 0), atol=1e-5)
-    added_slots.remove_slots(model, before)
-    added_slots.add_slots(model, added_slots.AddedLogit(), TOKENS, position=2)
-    slots = [module for name, module in model.named_modules() if name.endswith(f".{added_slots.WITH_SLOTS}")]
+    adapters.remove_slots(model, before)
+    adapters.add_slots(model, adapters.AddedLogit(), TOKENS, position=2)
+    slots = [module for name, module in model.named_modules() if name.endswith(f".{adapters.WITH_SLOTS}")]
     for slot, (_, _, scores) in zip(slots, layers, strict=True):
         assert torch.allclose(1000 * slot.logit, scores[:, :, 3:, 2].mean((0, 2)), atol=1e-4)
 
@@ -116,8 +115,8 @@ def test_watching_sees_the_mean_attention_of_later_queries_to_a_key():
     model = model_of("mistral with a window")
     subject = si.load(model)
     pattern = subject.run(TOKENS, reads={"pattern": lambda call: call.pattern()})["pattern"]
-    added_slots.add_slots(model, added_slots.NoAddedSlots())
-    with added_slots.watched(2) as masses:
+    adapters.add_slots(model, adapters.NoAddedSlots())
+    with adapters.watched(2) as masses:
         logits(model)
     assert torch.allclose(torch.stack(masses).mean(), pattern[..., 3:, 2].mean(), atol=1e-6)
 
@@ -126,7 +125,7 @@ def test_watching_sees_the_mean_attention_of_later_queries_to_a_key():
 @pytest.mark.parametrize("cache", [None, "static"])
 def test_generation_with_a_cache_is_that_without_one(family, cache):
     model = model_of(family)
-    added_slots.add_slots(model, added_slots.AddedLogit(first=2.0))
+    adapters.add_slots(model, adapters.AddedLogit(first=2.0))
     mask = torch.ones_like(TOKENS)
     mask[0, :4] = 0
     given = {"attention_mask": mask, "max_new_tokens": 9, "do_sample": False, "pad_token_id": 0}
@@ -137,7 +136,7 @@ def test_generation_with_a_cache_is_that_without_one(family, cache):
 def test_models_that_have_slots_or_no_interface_are_refused_and_stay_as_they_were():
     model = model_of("gpt-oss with sink logits")
     weights, implementation = state(model), model.config._attn_implementation
-    refused(lambda: added_slots.add_slots(model, added_slots.AddedLogit()))
+    refused(lambda: adapters.add_slots(model, adapters.AddedLogit()))
     assert equal(weights, state(model)) and model.config._attn_implementation == implementation
 
 
@@ -168,7 +167,7 @@ def base(tmp_path_factory, text):
 
 def recipe_of(base, text, **settings):
     few = {"steps": 6, "watch_every": 2, "save_every": 2, "lr": 1e-3, "warmup": 1}
-    given = {"slots": added_slots.AddedLogit(first=0.0), "trained": AllWeights()}
+    given = {"slots": adapters.AddedLogit(first=0.0), "trained": AllWeights()}
     return replace(mend_recipe(str(base), text, 17), **few | given | settings)
 
 
@@ -195,7 +194,7 @@ def test_the_attention_to_the_first_token_falls_into_the_slot(made):
 
 
 def test_the_mean_key_and_value_of_the_first_token_take_its_sink_over_without_training(base, text, tmp_path):
-    few = {"steps": 0, "slots": added_slots.AddedKeyValue(), "trained": SlotsAlone()}
+    few = {"steps": 0, "slots": adapters.AddedKeyValue(), "trained": SlotsAlone()}
     made = mended(recipe_of(base, text, **few), tmp_path / "run", tmp_path)
     before, after = before_and_after(made.table)
     assert after["alpha_1"] < 0.6 * before["alpha_1"]
@@ -206,7 +205,7 @@ def test_the_mean_key_and_value_of_the_first_token_take_its_sink_over_without_tr
 
 
 def test_the_adapter_of_another_run_is_refused_and_stays(base, text, made, tmp_path):
-    few = {"steps": 0, "slots": added_slots.AddedKeyValue(), "trained": SlotsAlone()}
+    few = {"steps": 0, "slots": adapters.AddedKeyValue(), "trained": SlotsAlone()}
     for n, (first, second) in enumerate(((few, few | {"seed": 3}), ({}, few), (few, {}))):
         run = tmp_path / str(n)
         mended(recipe_of(base, text, **first), run, tmp_path)
@@ -218,7 +217,7 @@ def test_the_adapter_of_another_run_is_refused_and_stays(base, text, made, tmp_p
 def test_a_model_with_dropout_is_trained_without_it(text, tmp_path):
     model = model_of("gpt2")
     assert model.config.attn_pdrop
-    added_slots.without_dropout(model)
+    adapters.without_dropout(model)
     assert torch.equal(model.train()(TOKENS).logits, logits(model))
     folder = tmp_path / "gpt2"
     beginning_with_bos(ByteBPE(300).make([text.read_text()])).save_pretrained(folder)
@@ -228,7 +227,7 @@ def test_a_model_with_dropout_is_trained_without_it(text, tmp_path):
 
 
 def test_where_slots_replace_bos_texts_are_read_without_it_unless_asked(base, text, made, tmp_path):
-    few = {"steps": 0, "slots": added_slots.AddedKeyValue(), "trained": SlotsAlone()}
+    few = {"steps": 0, "slots": adapters.AddedKeyValue(), "trained": SlotsAlone()}
     mended_by_slots = mended(recipe_of(base, text, **few), tmp_path / "run", tmp_path)
     subject, plain, by_logit = (si.load(str(folder)) for folder in (mended_by_slots.folder, base, made.folder))
     with_bos = plain.tokens("cats sat on mats").tokens
@@ -273,7 +272,7 @@ def test_an_adapter_of_another_model_or_a_damaged_one_is_refused(base, made, tmp
     with torch.no_grad():
         model.lm_head.weight[3, 3] += 1
     refused(lambda: si.with_adapter(model, made.folder), "mends other weights")
-    assert not any(hasattr(module, added_slots.WITH_SLOTS) for module in model.modules())
+    assert not any(hasattr(module, adapters.WITH_SLOTS) for module in model.modules())
     for file in made.folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "mended.safetensors").write_bytes(b"0" * 99)

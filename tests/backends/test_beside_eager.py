@@ -20,7 +20,7 @@ from transformers.models.llama import modeling_llama
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
-from sinkinterp.backends import added_slots
+from sinkinterp.backends import adapters
 from sinkinterp.metrics.importance import PAPER
 
 TOKENS = torch.randint(1, VOCAB, (3, 13), generator=torch.Generator().manual_seed(4))
@@ -62,7 +62,7 @@ def mended(spec):
     """Llama with slots in its heads, and the plain Llama."""
     model = model_of("llama")
     plain = deepcopy(model)
-    added_slots.add_slots(model, spec, TOKENS)
+    adapters.add_slots(model, spec, TOKENS)
     return model, plain
 
 
@@ -83,8 +83,8 @@ MODELS = {
     "Qwen3-Next": lambda: made(GATED),
     "OPT": lambda: twice("opt"),
     "BLOOM": lambda: made(transformers.BloomConfig(vocab_size=VOCAB, hidden_size=48, n_layer=3, n_head=4)),
-    "mended by a sink logit": lambda: mended(added_slots.AddedLogit(first=1.5)),
-    "mended by a key and a value": lambda: mended(added_slots.AddedKeyValue()),
+    "mended by a sink logit": lambda: mended(adapters.AddedLogit(first=1.5)),
+    "mended by a key and a value": lambda: mended(adapters.AddedKeyValue()),
     "int8": quantised,
 }
 LAYERS = {"Gemma 4 with shared keys": 3, "Jamba": 1}  # the edited one; else the third
@@ -100,7 +100,7 @@ class Right:
         self.name, self.plain, self.layer = name, plain, LAYERS.get(name, 2)
         self.block = plain.get_submodule(f"{BLOCKS.get(name, 'model.layers')}.{self.layer}")
         self.projection = self.block.get_submodule(PROJECTIONS.get(name, "self_attn.o_proj"))
-        self.slots = [module for module in model.modules() if isinstance(module, added_slots.Slots)]
+        self.slots = [module for module in model.modules() if isinstance(module, adapters.Slots)]
 
     @torch.no_grad()
     def __call__(self, tokens):

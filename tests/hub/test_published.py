@@ -11,8 +11,8 @@ from refusals import refused
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sinkinterp import files
-from sinkinterp.backends import added_slots
-from sinkinterp.backends.mended import SlotsAlone, fingerprint, write_adapter
+from sinkinterp.backends import adapters
+from sinkinterp.backends.adapters import SlotsAlone, fingerprint, write_adapter
 from sinkinterp.backends.named_models import SHIPPED
 from sinkinterp.train.checkpoint import push
 
@@ -40,8 +40,8 @@ def test_an_adapter_and_a_run_are_read_back_from_the_hub(tmp_path):
     model = LlamaForCausalLM(LlamaConfig(vocab_size=97, max_position_embeddings=64, **sizes))
     model.save_pretrained(base)
     of = {"run": "of this test", "step": 0, "base": fingerprint(model)}
-    slots = added_slots.AddedLogit(first=0.5)
-    added_slots.add_slots(model, slots)
+    slots = adapters.AddedLogit(first=0.5)
+    adapters.add_slots(model, slots)
     SlotsAlone().prepare(model)
     files.write_sealed(adapter, of, lambda draft: write_adapter(draft, model, slots, SlotsAlone(), str(base), of))
     served = {f"team/{name}": tmp_path / "hub" / name for name in ("mended", "twin")}
