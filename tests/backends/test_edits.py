@@ -14,9 +14,9 @@ import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.attention import sites
 from sinkinterp.attention.sites import RESIDUAL, Edit
-from sinkinterp.backends import hooks
 from sinkinterp.backends.anatomy import blocks_of
 from sinkinterp.backends.load import BACKENDS, load
+from sinkinterp.backends.recorder import Recorder
 from sinkinterp.interventions.changes import ClampNorm
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
@@ -59,10 +59,12 @@ def test_edits_follow_each_other_and_reads_see_the_last(backend):
     assert twice["logits"].equal(answers(subject)["logits"]) and not once["logits"].equal(twice["logits"])
 
 
-def test_a_model_that_is_deaf_to_an_edit_is_refused_with_the_layer(monkeypatch):
-    honest = hooks.Recorder.output
-    monkeypatch.setattr(hooks.Recorder, "output", lambda self, call, z: (honest(self, call, z), z)[call.layer == 2])
-    refused(lambda: load(model_of("llama")))
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_model_that_is_deaf_to_an_edit_is_refused_and_a_bridge_names_another_backend(backend, monkeypatch):
+    honest = Recorder.output
+    monkeypatch.setattr(Recorder, "output", lambda self, call, z: (honest(self, call, z), z)[call.layer == 2])
+    message = refused(lambda: load(model_of("llama"), backend=backend), "attention output of block 2")
+    assert ("use the Hugging Face backend" in message) == (backend == "transformer_lens")
 
 
 def test_a_layer_that_gives_its_slot_all_attention_is_not_deaf():
