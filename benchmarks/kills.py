@@ -39,8 +39,8 @@ from experiments.book.story import write_chapter
 from experiments.shared.rules import has_sink
 from experiments.shared.study import BASES, architecture, study
 from sinkinterp.backends.load import load
-from sinkinterp.data import corpus_folder, tokenizers
-from sinkinterp.data.packing import PackedText
+from sinkinterp.data import packing, tokenizers
+from sinkinterp.data.packing import Corpus, PackedText
 from sinkinterp.data.texts import Texts
 from sinkinterp.data.tokenizers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
@@ -90,14 +90,14 @@ def steps_done(folder: Path) -> int:
 
 
 def pack(folder: Path) -> None:
-    """Packs a text into many shards."""
+    """Packs a text in many blocks."""
     _corpus(folder).prepare(folder)
 
 
-def shards_done(folder: Path) -> int:
-    """How many shards stand in the record of a corpus, and one more where packing has ended."""
-    record = corpus_folder.record_of(_corpus(folder).folder(folder))
-    return record.get("shards", 0) + ("sha256" in record)
+def chunks_done(folder: Path) -> int:
+    """How many chunks the record of a corpus names, and one more where packing has ended."""
+    record = Corpus(_corpus(folder), _corpus(folder).folder(folder)).record()
+    return record.chunks + record.whole
 
 
 def _corpus(folder: Path) -> PackedText:
@@ -135,7 +135,7 @@ def chapter_done(folder: Path) -> int:
 
 WORKS: Mapping[str, Work] = {
     "training": Work(train, steps_done),
-    "packing": Work(pack, shards_done),
+    "packing": Work(pack, chunks_done),
     "measuring": Work(save_report, reports_done),
     "reproducing": Work(reproduce, chapter_done),
 }
@@ -152,7 +152,7 @@ def main(
     say(f"{times} kills: about {1 + times / 80:.0f} minutes on two cores")
     torch.set_num_threads(1)
     disable_progress_bar()
-    tokenizers.BATCH_CHARACTERS, corpus_folder.SHARD = 997, 1009  # many shards of a small text
+    tokenizers.BATCH_CHARACTERS, packing.BLOCK = 997, 1009  # many blocks of a small text
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         campaigns = [Campaign(name, work, Path(temporary) / name) for name, work in WORKS.items()]
         rng = random.Random(seed)

@@ -21,7 +21,7 @@ from sinkinterp import files
 from sinkinterp.backends.model_files import load_tokenizer
 from sinkinterp.backends.named_models import SHIPPED
 from sinkinterp.checks import InputError
-from sinkinterp.data import corpus_folder, sources as docstrings
+from sinkinterp.data import packing, sources as docstrings
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import Damaged, seal, verify
 from sinkinterp.lm.variants import VARIANTS
@@ -115,13 +115,13 @@ def test_every_damage_of_every_file_of_a_corpus_is_noticed_and_it_is_packed_agai
     target = recipe.folder(tmp_path)
     target.parent.mkdir()
     for copy, name, damage in damaged_copies(whole.folder, target, 1, (flip, cut, blank, lose)):
-        if (name, damage) == (corpus_folder.RECORD, lose):
+        if (name, damage) == (packing.RECORD, lose):
             continue
         again, count = recipe.prepare(tmp_path), count + 1
         assert again.sha256 == whole.sha256 and contents(copy) == contents(whole.folder), (name, damage)
         assert len(lines()) == count and "; the text is packed again" in lines()[-1], (name, damage)
         names.add(name)
-    assert names == {corpus_folder.RECORD, "shard-00000.arrow", *TOKENIZER}
+    assert names == {packing.RECORD, packing.IDS, *TOKENIZER}
 
 
 TOKENIZER = ("tokenizer/tokenizer.json", "tokenizer/tokenizer_config.json")
@@ -131,7 +131,7 @@ def test_a_damaged_corpus_whose_text_is_gone_stays_as_it_is(tmp_path):
     text = text_in(tmp_path)
     recipe = packed(text)
     folder = recipe.prepare(tmp_path).folder
-    flip(folder / "shard-00000.arrow", random.Random(1))
+    flip(folder / packing.IDS, random.Random(1))
     text.unlink()
     left = contents(folder)
     refused(lambda: recipe.prepare(tmp_path))
@@ -142,14 +142,14 @@ def test_a_damaged_corpus_whose_text_is_gone_stays_as_it_is(tmp_path):
 def test_damage_in_what_a_killed_packing_left_is_noticed(home, tmp_path, monkeypatch, lines, damage):
     recipe = recipe_in(home).data
     whole = recipe.prepare(home / "cache")
-    monkeypatch.setattr(corpus_folder, "SHARD", 211)
+    monkeypatch.setattr(packing, "BLOCK", 211)
 
     def stop(*_):
         raise KeyboardInterrupt
 
-    for i, name in enumerate((corpus_folder.RECORD, "shard-00001.arrow", *TOKENIZER)):
+    for i, name in enumerate((packing.RECORD, packing.IDS, *TOKENIZER)):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(corpus_folder, "content_hash", stop)
+            patch.setattr(packing, "_has_words", stop)
             recipe.prepare(tmp_path / str(i))
         damage(recipe.folder(tmp_path / str(i)) / name, random.Random(i))
         assert recipe.prepare(tmp_path / str(i)).sha256 == whole.sha256

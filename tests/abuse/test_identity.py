@@ -27,7 +27,7 @@ from sinkinterp.backends import named_models
 from sinkinterp.backends.named_models import SHIPPED
 from sinkinterp.checks import InputError
 from sinkinterp.data import sources as docstrings
-from sinkinterp.data.corpus_folder import RECORD
+from sinkinterp.data.packing import RECORD
 from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.runs.trained import run_of, trained

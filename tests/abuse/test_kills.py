@@ -17,7 +17,7 @@ def test_programs_that_are_killed_lose_nothing(tmp_path, monkeypatch, capsys):
     from benchmarks import kills
 
     monkeypatch.setattr(kills.tokenizers, "BATCH_CHARACTERS", kills.tokenizers.BATCH_CHARACTERS)  # it writes both
-    monkeypatch.setattr(kills.corpus_folder, "SHARD", kills.corpus_folder.SHARD)
+    monkeypatch.setattr(kills.packing, "BLOCK", kills.packing.BLOCK)
     monkeypatch.setattr(kills, "disable_progress_bar", lambda: None)
     kills.main(times=len(kills.WORKS), folder=tmp_path)
     printed = capsys.readouterr().out

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 from dataclasses import replace
@@ -6,11 +7,12 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, strategies as st
 from refusals import refused
 from sinkinterp._experiments.shared.tasks import FixedAt, RandomAt
 
-from sinkinterp.data import corpus_folder, tokenizers
-from sinkinterp.data.packing import PackedText, trimmed
+from sinkinterp.data import packing, tokenizers
+from sinkinterp.data.packing import IDS, RECORD, Corpus, Cursor, PackedText, blocks_of, trimmed
 from sinkinterp.data.sources import Source
 from sinkinterp.data.texts import Texts
 from sinkinterp.data.tokenizers import BOS, EOS, ByteBPE, Pretrained, beginning_with_bos, encoded, pretrained_tokenizer
@@ -37,15 +39,10 @@ class SourceOfThisTest(Source):
 PACKED = PackedText(SourceOfThisTest(), ByteBPE(277), length=23, held_out=0.1)
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch, tmp_path):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
-
-
 @pytest.fixture
-def many_shards(monkeypatch):
+def many_blocks(monkeypatch):
     monkeypatch.setattr(tokenizers, "BATCH_CHARACTERS", 997)
-    monkeypatch.setattr(corpus_folder, "SHARD", 1009)
+    monkeypatch.setattr(packing, "BLOCK", 1009)
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +57,6 @@ def file(tmp_path):
     return path
 
 
-def ids_of(prepared):
-    return prepared.chunks[:]["tokens"]
-
-
 def written(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -74,7 +67,7 @@ def rows(tokens):
 
 def test_chunks_with_eos_between_them_are_the_documents(prepared):
     decode, eos = prepared.tokenizer().decode, prepared.tokenizer().eos_token_id
-    stream, found = ids_of(prepared).flatten().tolist(), [[]]
+    stream, found = prepared.chunks.flatten().tolist(), [[]]
     for token in stream:
         found.append([]) if token == eos else found[-1].append(token)
     *whole, last = [decode(ids) for ids in found]
@@ -84,8 +77,8 @@ def test_chunks_with_eos_between_them_are_the_documents(prepared):
 
 def test_with_bos_the_same_stream_stands_behind_one_bos_per_chunk(prepared, tmp_path):
     with_bos = replace(PACKED, bos=True, length=24).prepare(tmp_path)
-    assert (ids_of(with_bos)[:, 0] == with_bos.tokenizer().bos_token_id).all()
-    assert (ids_of(with_bos)[:, 1:] == ids_of(prepared)).all()
+    assert (with_bos.chunks[:, 0] == with_bos.tokenizer().bos_token_id).all()
+    assert (with_bos.chunks[:, 1:] == prepared.chunks).all()
     with_bos.tokenizer().save_pretrained(tmp_path / "kept")
     plain, begun = prepared.tokenizer()("on first")["input_ids"], pretrained_tokenizer(str(tmp_path / "kept"))
     assert begun("on first")["input_ids"] == [begun.bos_token_id, *plain]
@@ -96,16 +89,16 @@ def test_what_is_drawn_are_chunks_and_held_out_ones_are_never_trained_on(prepare
     held_out = prepared.sample(len(prepared.split.held_out), "held out")
     trained = torch.cat([prepared.sample(7, 3, step) for step in range(1, 47)])
     assert held_out.dtype == trained.dtype == torch.int64 and trained.shape[1] == prepared.length == 23
-    assert rows(held_out) | rows(trained) <= rows(ids_of(prepared))
+    assert rows(held_out) | rows(trained) <= rows(prepared.chunks)
     assert not rows(held_out) & rows(trained)
-    assert len(rows(ids_of(prepared)) - rows(held_out) - rows(trained)) <= 4  # where a document crosses the border
+    assert len(rows(prepared.chunks) - rows(held_out) - rows(trained)) <= 4  # where a document crosses the border
 
 
 @pytest.mark.parametrize("bos", [False, True])
 def test_no_document_is_both_held_out_and_trained_on(prepared, tmp_path, monkeypatch, bos):
     monkeypatch.setattr("sinkinterp.data.draws.STRETCH", 7)
     task = replace(PACKED, held_out=0.3, bos=bos, length=23 + bos).prepare(tmp_path)
-    ids = ids_of(task)[:, int(bos) :]
+    ids = task.chunks[:, int(bos) :]
     ends = ids.flatten() == task.tokenizer().eos_token_id
     documents = (ends.cumsum() - ends).reshape(ids.shape)  # the number of the document that each token belongs to
     held_out, trained = (
@@ -127,7 +120,7 @@ def test_no_document_is_both_held_out_and_trained_on(prepared, tmp_path, monkeyp
     ],
 )
 def test_what_stays_of_a_stretch_worked_by_hand(text, stretch, want):
-    chunks = [{"tokens": np.array([*map(ord, "." + chunk)])} for chunk in text.split()]
+    chunks = np.array([[*map(ord, f".{chunk}")] for chunk in text.split()])
     assert trimmed(chunks, ord("."), 1, stretch) == want
 
 
@@ -171,21 +164,15 @@ def test_packing_twice_gives_the_same_bytes_and_counts_documents_the_first_time(
     again = PACKED.prepare(tmp_path, lambda done, of: told.append((done, of)))
     assert told == [(i, len(DOCUMENTS)) for i in range(1, len(DOCUMENTS) + 1)]
     assert again.sha256 == prepared.sha256 and written(again.folder) == written(prepared.folder)
-    names = {"lock", "corpus.json", "shard-00000.arrow", "tokenizer.json", "tokenizer_config.json"}
+    names = {"lock", RECORD, IDS, "tokenizer.json", "tokenizer_config.json"}
     assert {path.name for path in written(again.folder)} == names
-    monkeypatch.setattr(corpus_folder, "_pack", None)
+    monkeypatch.setattr(packing.Corpus, "_pack", None)
     found = PACKED.prepare(tmp_path, lambda *_: told.append("packed again"))
     assert found.sample(3, 0, 1).equal(prepared.sample(3, 0, 1)) and told[-1] != "packed again"
 
 
-def test_shards_change_neither_the_chunks_nor_their_hash(prepared, tmp_path, many_shards):
-    cut = PACKED.prepare(tmp_path)
-    assert len(list(cut.folder.glob("*.arrow"))) > 3
-    assert (ids_of(cut) == ids_of(prepared)).all() and cut.sha256 == prepared.sha256
-
-
-def test_an_interruption_at_any_write_changes_nothing(prepared, tmp_path, many_shards, monkeypatch):
-    whole, fsync = written(PACKED.prepare(tmp_path / "whole").folder), os.fsync
+def test_blocks_and_interruptions_at_any_write_change_nothing(prepared, tmp_path, many_blocks, monkeypatch):
+    whole, fsync = written(prepared.folder), os.fsync
     writes = 0
 
     def interrupted(file):
@@ -217,10 +204,10 @@ def test_a_text_that_changed_after_it_was_packed_is_refused_and_one_that_is_gone
     assert recipe.prepare(tmp_path).sha256 == first.sha256
 
 
-def test_a_text_that_changed_while_it_was_packed_is_packed_from_its_beginning(tmp_path, many_shards, file, monkeypatch):
+def test_a_text_that_changed_while_it_was_packed_is_packed_from_its_beginning(tmp_path, many_blocks, file, monkeypatch):
     recipe = replace(PACKED, source=Texts(str(file)))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(corpus_folder, "read_shards", stop)
+        patch.setattr(packing, "_has_words", stop)
         recipe.prepare(tmp_path / "cut")
     file.write_text("\n".join(json.dumps({"text": text.upper()}) for text in DOCUMENTS[:50]))
     found = recipe.prepare(tmp_path / "cut")
@@ -254,6 +241,52 @@ def test_a_corpus_that_cannot_be_packed_or_drawn_names_the_fix(prepared, tmp_pat
 )
 def test_a_recipe_that_makes_no_sense_is_refused(wrong):
     refused(lambda: replace(PACKED, **wrong))
+
+
+IDS_OF_DOCUMENTS = st.lists(st.lists(st.integers(0, 96), max_size=17).map(partial(np.array, dtype=int)), max_size=13)
+SIZES = st.integers(1, 5), st.integers(1, 7)
+
+
+def cut(documents, rows, width, start=Cursor()):
+    return list(blocks_of(documents, start, rows, width))
+
+
+@given(IDS_OF_DOCUMENTS, *SIZES)
+def test_full_blocks_and_a_last_one_are_the_stream_but_for_a_remainder_shorter_than_a_chunk(documents, rows, width):
+    stream = [token for ids in documents for token in ids.tolist()]
+    blocks = [chunks for chunks, _ in cut(documents, rows, width)]
+    assert [token for chunks in blocks for token in chunks.ravel().tolist()] == stream[: len(stream) // width * width]
+    assert all(chunks.shape == (rows, width) for chunks in blocks[:-1])
+    assert all(0 < chunks.shape[0] <= rows and chunks.shape[1] == width for chunks in blocks)
+
+
+@given(IDS_OF_DOCUMENTS, *SIZES, st.integers(0, 50))
+def test_from_the_end_of_any_block_on_the_rest_is_the_same(documents, rows, width, which):
+    whole = cut(documents, rows, width)
+    done = which % (len(whole) + 1)
+    end = whole[done - 1][1] if done else Cursor()
+    assert end.chunks == sum(len(chunks) for chunks, _ in whole[:done])
+    rest = cut(documents[end.document :], rows, width, end)
+    assert [again for _, again in rest] == [first for _, first in whole[done:]]
+    assert all(a.tolist() == b.tolist() for (a, _), (b, _) in zip(rest, whole[done:], strict=True))
+
+
+def test_chunks_worked_by_hand():
+    documents = [np.array(ids) for ids in ([5, 6, 0], [0], [7, 8, 9, 10, 0], [11, 0])]
+    (first, end), (second, last) = cut(documents, 2, 3)
+    assert first.tolist() == [[5, 6, 0], [0, 7, 8]] and end == Cursor(2, 2, 2)
+    assert second.tolist() == [[9, 10, 0]] and last == Cursor(3, 4, 0)
+
+
+@pytest.mark.parametrize(("vocab", "kind"), [(1 << 16, "uint16"), ((1 << 16) + 1, "int32")])
+def test_the_largest_id_survives_its_file(tmp_path, vocab, kind):
+    corpus = Corpus(replace(PACKED, tokenizer=ByteBPE(vocab), length=3), tmp_path)
+    np.array([0, 1, vocab - 1], kind).tofile(tmp_path / IDS)
+    assert corpus.chunks(1).tolist() == [[0, 1, vocab - 1]] and corpus.chunks(1).dtype == kind
+
+
+def test_the_hash_of_a_corpus_is_that_of_its_ids(prepared):
+    assert prepared.sha256 == hashlib.sha256(prepared.chunks.astype("<i8").tobytes()).hexdigest()
 
 
 TEXTS = [
