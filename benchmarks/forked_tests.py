@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -16,6 +17,7 @@ import pytest
 # plugins of pytest are imported before it starts, which it warns of
 OPTIONS = ("-n", "0", "-x", "-q", "--tb=short", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 BROKEN = 99  # the exit status of a fork in which pytest did not run
+MEMORY = 8 * 2**30  # bytes that the tests of one fork may hold: a changed number can ask for more than a machine has
 
 
 class Outcome(Enum):
@@ -71,6 +73,7 @@ class ForkedTests:
         status = BROKEN
         try:
             os.setpgid(0, 0)
+            resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
             log = os.open(self.folder / "log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
             os.dup2(log, 1)
             os.dup2(log, 2)

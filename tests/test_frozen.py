@@ -10,7 +10,7 @@ from sinkinterp.attention.call import AttentionCall, SetPattern
 from sinkinterp.attention.masks import Visibility
 from sinkinterp.interventions.changes import Add, Put, PutAt
 
-PACKAGES = ("attention", "metrics", "interventions", "measurement")
+PACKAGES = ("attention", "metrics", "interventions", "measurement", "report")
 
 
 def dataclasses_of(package):

@@ -138,6 +138,7 @@ def test_the_gradient_of_a_p_norm_is_that_of_its_formula():
     (lambda normaliser: Kernel(similarity=ExpMinusOne(), normaliser=normaliser), ClampedSum(), PositiveShare()),
     (PNorm, 0.0, 0.01), (Sigmoid, 0.0, 0.01), (Stretched, 0.1, 0.0), (lambda high: Stretched(high=high), 0.0, 0.01),
     (Window, 0, 1), (Prefix, 0, 1), (lambda dims: LearnedRow(dims=dims).build(Dims(21, 3, 7, 5)), 8, 7),
+    (lambda dims: LearnedRow(dims=dims).build(Dims(21, 3, 7, 5)), -1, 0),
 ])  # fmt: skip
 def test_parts_that_mean_nothing_are_refused(make, wrong, right):
     """What drops a factor of its row needs a normaliser that restores it; masks and rows are not empty or too long."""

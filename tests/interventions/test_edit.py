@@ -20,6 +20,9 @@ from sinkinterp.interventions.changes import ReplacePosition, edits_of
 
 def test_an_edit_is_described_as_code_without_defaults():
     assert description(iv.SwapPositions(0, 4)) == "SwapPositions(0, 4) (p1 <-> p5)"
+    assert description(iv.RemoveColumn(positions=(0,))) == description(iv.RemoveColumn())
+    assert description(iv.RemoveColumn()) == "RemoveColumn(Renormalised())"
+    assert description(iv.RemoveColumn(positions=(2,))) == "RemoveColumn(Renormalised(), positions=[2])"
     assert description(ReplacePosition(4, 0)) == "ReplacePosition(4, 0) (p5 <- p1)"
     assert description(iv.ChangeKeys(iv.Zero(), kv_heads=[(1, 2)])) == "Change(sites.KEYS, Zero(), kv_heads=[[1, 2]])"
     put = iv.ChangeResidual(iv.Put({3: torch.zeros(2, 5, 7)}), layers=[3])

@@ -33,6 +33,8 @@ def test_a_function_of_scores_gives_the_weights_of_the_keys_that_are_seen(make_c
     call = make_call()
     by_hand = written_out(call, lambda scores, causal: (scores.sigmoid() + 0.25) * causal)
     torch.testing.assert_close(PatchNormalization(lambda scores: scores.sigmoid() + 0.25).call(call).output(), by_hand)
+    softmax = PatchNormalization(lambda scores: scores.softmax(-1))
+    torch.testing.assert_close(softmax.call(call).output(), call.output())
     refused(lambda: PatchNormalization(lambda scores: 3.0).call(call), "weights")
     for wrong in (3, Sigmoid, None):
         refused(partial(PatchNormalization, wrong), "kernel")

@@ -65,6 +65,7 @@ def test_the_interval_of_constant_data_is_a_point():
     found = estimate(torch.full((13,), 0.3))
     assert found.low == pytest.approx(found.mean) == pytest.approx(found.high)
     assert found.mean == pytest.approx(0.3)
+    assert found != estimate(torch.full((13,), 0.25)) and found != 0.3
 
 
 def test_sequences_without_the_position_do_not_count():
@@ -112,11 +113,11 @@ def test_a_ratio_is_of_means_and_of_pairs():
     assert (noisy.high - noisy.low) / 2 == pytest.approx(1.96 * spread.item(), rel=0.1)
 
 
-@pytest.mark.parametrize(("n", "t"), [(2, 12.706), (5, 2.776), (29, 2.048)])
-def test_few_pairs_have_fiellers_interval_whose_ends_student_s_t_just_tells_from_the_ratio(n, t):
+@pytest.mark.parametrize(("n", "t", "least"), [(2, 12.706, 30), (5, 2.776, 4), (29, 2.048, 1)])
+def test_few_pairs_have_fiellers_interval_whose_ends_student_s_t_just_tells_from_the_ratio(n, t, least):
     by_hand = ratio(torch.tensor([1.0, 3.0]), torch.tensor([2.0, 2.0]))
     assert [by_hand.mean, by_hand.low, by_hand.high] == pytest.approx([1, 1 - 12.706 / 2, 1 + 12.706 / 2], rel=1e-4)
-    before = normal(n).double() + 30
+    before = normal(n).double() + least
     after = 3 * before + 7 * normal(n, 1)
     found = ratio(after, before)
     assert found.low < found.mean < found.high

@@ -21,6 +21,7 @@ def test_medians_are_taken_per_sequence():
     x = torch.ones(2, 3, 5)
     x[:, 0, 0], x[0, 1:] = 2000.0, 10.0
     assert residuals.is_massive(x).nonzero().tolist() == [[1, 0, 0]]
+    assert residuals.median_size(x.to("meta")).shape == (2,)  # as an accelerator computes it
 
 
 def test_all_entries_have_channels_before_positions_since_reports_pad_positions():
