@@ -1,10 +1,9 @@
 """An atlas of a model on a text: the cells of many heads, read in one forward pass."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 
 from ..attention import QUANTITIES, SCORE, WEIGHT, Edit, Quantity, maps as attention_maps
@@ -15,68 +14,12 @@ from ..measurement.maps import ChosenHeads, heads_asked
 from ..measurement.measure import measure
 from ..metrics.instruments import Instruments
 from ..report.maps import Heads
-from ..report.readings import TokenText, protocol_note, public_name, short_name
+from ..report.readings import TokenText
 from ..report.report import Report, overview_tables
-from ..report.summary import compare, sink_verdict
+from ..report.summary import compare
 from ..table import Table
 
-SLOT = -1  # among `places`: the column that belongs to no token
-
 Maps = Float[np.ndarray, "map stat row column"]
-
-
-@dataclass(frozen=True)
-class State:
-    """What the heads do in one run of the model.
-
-    channels: cells of every map, NaN where no pair may attend. `stat` is [largest, mean], or one where a cell is one
-    pair. Weights are always among them.
-    importance: of each place, for every head of the model.
-    slot: attention to the off-sequence column, if there is one.
-    received: importance of every position, mean over the maps; empty where cells are single pairs and so tell it.
-    """
-
-    name: str
-    channels: Mapping[Quantity, Maps]
-    importance: Float[np.ndarray, "layer head place"]
-    slot: Float[np.ndarray, "map stat row"] | None = None
-    received: Sequence[float] = ()
-
-
-@dataclass(frozen=True)
-class Atlas:
-    """What the page shows.
-
-    tokens: their text.
-    layers: the attention layers, which are the rows of `importance`.
-    maps: (layer, head) of each map, sorted.
-    side: how many tokens a cell covers.
-    pairs: how many pairs of each cell may attend, by layer.
-    places: the positions of `importance`; `SLOT` is the slot.
-    states: one run of the model, or two, before and after an intervention.
-    bits: of the codes that cells are stored in.
-    """
-
-    model: str
-    tokens: Sequence[str]
-    layers: Sequence[int]
-    maps: Sequence[tuple[int, int]]
-    side: int
-    pairs: Mapping[int, Int[np.ndarray, "row column"]]
-    places: Sequence[int]
-    states: Sequence[State]
-    bits: int = 16
-    lead: str = ""
-    note: str = ""
-    protocol: str = ""
-    tables: Sequence[Table] = ()
-
-    def by_layer(self) -> dict[int, list[int]]:
-        """The indices of each layer's maps."""
-        layers = [layer for layer, _ in self.maps]
-        return {layer: [i for i, of in enumerate(layers) if of == layer] for layer in dict.fromkeys(layers)}
-
-
 LIMIT = 8_000_000  # bytes of codes: a page of 1,200 heads stays below 12 MB
 PER_MAP = 1_700_000  # bytes for one map: a page at T = 16,384 stays below 4 MB
 
@@ -102,15 +45,40 @@ class Detail:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the model: what was measured, and the cells of its maps by channel.
+    """One run of the model: what was measured, and the cells of its maps by channel, NaN where no pair may attend.
 
-    slot: the slot's column, if there is one. pairs: how many pairs of each cell may attend, by layer.
+    channels: weights are always among them. `stat` is [largest, mean], or one where a cell is one pair. slot: attention
+    to the off-sequence column, if there is one. pairs: how many pairs of each cell may attend, by layer.
     """
 
     report: Report
-    channels: dict[Quantity, Maps]
+    channels: Mapping[Quantity, Maps]
     slot: Float[np.ndarray, "map stat row"] | None
-    pairs: dict[int, Int[np.ndarray, "row column"]]
+    pairs: Mapping[int, Int[np.ndarray, "row column"]]
+
+
+@dataclass(frozen=True)
+class Atlas:
+    """What the page shows: the maps of some heads, in one run of the model or in two, before and after edits.
+
+    maps: (layer, head) of each map, sorted. runs: by their names. token_text: of token ids. tables: below the maps.
+    """
+
+    maps: Heads
+    detail: Detail
+    runs: Mapping[str, Run]
+    token_text: TokenText
+    tables: Sequence[Table]
+
+    @property
+    def reports(self) -> list[Report]:
+        """What was measured in each run."""
+        return [run.report for run in self.runs.values()]
+
+    def by_layer(self) -> dict[int, list[int]]:
+        """The indices of each layer's maps."""
+        layers = [layer for layer, _ in self.maps]
+        return {layer: [i for i, of in enumerate(layers) if of == layer] for layer in dict.fromkeys(layers)}
 
 
 EVERY_PAIR = (Detail(1, 16, QUANTITIES), Detail(1, 8, QUANTITIES), Detail(1, 8, (WEIGHT, SCORE)))  # richest first
@@ -126,11 +94,6 @@ def richest(length: int, maps: int, limit: int = LIMIT) -> Detail:
         if detail.size(length) <= per_map:
             return detail
     raise InputError(f"{limit:,} bytes are too few for {maps:,} maps; allow at least {2 * maps:,}")
-
-
-PLACES = 64  # positions that the overview offers
-EPSILON = 0.3
-_NOTHING = (None, "", ())  # values of a protocol that say nothing
 
 
 def atlas(
@@ -183,23 +146,9 @@ class Reader:
     def atlas(self, runs: Mapping[str, Run], word: TokenText) -> Atlas:
         """The atlas of one run or, before and after edits, of two, by their names."""
         reports = [run.report for run in runs.values()]
-        first, *_, last = [*reports, *reports]
-        places = _places(reports)
-        return Atlas(
-            model=short_name(first.protocol.model),
-            tokens=[word(token) for token in self.token_set.tokens[0].tolist()],
-            layers=first.attention_layers,
-            maps=self.maps,
-            side=self.detail.side,
-            pairs=next(iter(runs.values())).pairs,
-            places=places,
-            states=[_state(run, places, self.maps, name) for name, run in runs.items()],
-            bits=self.detail.bits,
-            lead="After the edits: " * (len(reports) > 1) + sink_verdict(last, token_text=word),
-            note=protocol_note(last, EPSILON),
-            protocol=_protocol(reports),
-            tables=_tables(reports, word),
-        )
+        several = len(reports) > 1
+        tables = [compare(*reports)] if several else overview_tables(reports[0], token_text=word)[:3]
+        return Atlas(self.maps, self.detail, runs, word, tables)
 
 
 def reader_of(
@@ -211,34 +160,3 @@ def reader_of(
     """
     maps = heads_asked(subject.shape.attention_layers, subject.shape.n_heads, None, heads)
     return Reader(subject, token_set, maps, richest(token_set.tokens.shape[1], runs * len(maps), limit))
-
-
-def _state(run: Run, places: Sequence[int], maps: Heads, name: str) -> State:
-    rows, heads = zip(*((run.report.attention_layers.index(layer), head) for layer, head in maps), strict=True)
-    received = run.report.importance[0].nan_to_num()[list(rows), list(heads)].mean(0).tolist()
-    is_exact = next(iter(run.channels.values())).shape[1] == 1  # cells are single pairs
-    return State(name, run.channels, _importance(run.report, places), run.slot, () if is_exact else received)
-
-
-def _importance(report: Report, places: Sequence[int]) -> Float[np.ndarray, "layer head place"]:
-    """Importance of each place; a slot that only the other run has receives nothing."""
-    slot = torch.zeros_like(report.alpha()) if report.slot_importance is None else report.slot_importance
-    return torch.stack([(slot if place == SLOT else report.alpha(place))[0] for place in places], -1).numpy()
-
-
-def _places(reports: Sequence[Report]) -> list[int]:
-    """Position 0 and those that receive the most attention in the first report, in order; then a slot of any report."""
-    first = reports[0]
-    received = first.importance[0].nan_to_num().sum((0, 1)) * torch.arange(len(first.positions), 0, -1)
-    strongest = {0, *received.argsort(descending=True)[:PLACES].tolist()}
-    return [*sorted(strongest), *([SLOT] if any(report.slot_importance is not None for report in reports) else [])]
-
-
-def _tables(reports: Sequence[Report], word: TokenText) -> list[Table]:
-    return [compare(reports[0], reports[1])] if len(reports) == 2 else overview_tables(reports[0], token_text=word)[:3]
-
-
-def _protocol(reports: Iterable[Report]) -> str:
-    protocols = (vars(r.protocol) | {"model": public_name(r.protocol.model)} for r in reports)
-    said = ([f"{name}: {value}" for name, value in each.items() if value not in _NOTHING] for each in protocols)
-    return " | ".join(map("; ".join, said))

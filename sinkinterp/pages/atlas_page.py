@@ -6,22 +6,31 @@ every field, and no other.
 
 import base64
 import gzip
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from plotly.offline import get_plotlyjs
+from torch import Tensor
 
 from ..attention import WEIGHT, Quantity
 from ..files import data_of
 from ..plots.theme import DARK, LIGHT, Theme
+from ..report.readings import protocol_note, public_name, short_name
+from ..report.report import Report
+from ..report.summary import sink_verdict
 from ..table import Table
 from .atlas import Atlas
 from .page import Scripts, asset, declared, document, rendered
 
 Values = Float[np.ndarray, "*shape"]
+SLOT = -1  # among `places`: the column that belongs to no token
+PLACES = 64  # positions that the overview offers
+EPSILON = 0.3
+_NOTHING = (None, "", ())  # values of a protocol that say nothing
 
 
 @dataclass(frozen=True)
@@ -186,28 +195,29 @@ Blocks = dict[str, str]  # texts of codes by their ids in the page
 
 def encode(atlas: Atlas) -> tuple[PageData, Mapping[str, str]]:
     """The data of the page, and the texts of its blocks by id."""
-    scales, blocks, first = _scales(atlas), Blocks(), atlas.states[0]
-    captions = _captions(atlas, scales)
-    rows, columns = first.channels[WEIGHT].shape[2:]
+    scales, blocks, reports = _scales(atlas), Blocks(), atlas.reports
+    first, last = reports[0], reports[-1]
+    captions, places = _captions(atlas, scales), _places(reports)
+    n_cells = -(-first.tokens.shape[1] // atlas.detail.side)
     data = PageData(
-        model=atlas.model,
-        lead=atlas.lead,
+        model=short_name(first.protocol.model),
+        lead="After the edits: " * (len(reports) > 1) + sink_verdict(last, token_text=atlas.token_text),
         protocol=captions.pop("protocol"),
         captions=CaptionData(**captions),
         tables=[_table(table) for table in atlas.tables],
-        tokens=list(atlas.tokens),
-        layers=list(atlas.layers),
-        heads=first.importance.shape[1],
+        tokens=list(map(atlas.token_text, first.tokens[0].tolist())),
+        layers=list(first.attention_layers),
+        heads=first.importance.shape[2],
         maps=list(atlas.maps),
-        strongest=_strongest(atlas),
-        side=atlas.side,
-        rows=rows,
-        columns=columns,
-        stats=["largest", "mean"][: first.channels[WEIGHT].shape[1]],
-        states=[state.name for state in atlas.states],
-        places=list(atlas.places),
-        importance=_importance(atlas, blocks),
-        received=[[float(f"{value:.3g}") for value in state.received] for state in atlas.states],
+        strongest=int(_of_maps(atlas, first.alpha()[0]).numpy().argmax()),  # before codes round it
+        side=atlas.detail.side,
+        rows=n_cells,
+        columns=n_cells,
+        stats=["largest", "mean"][: atlas.detail.stats],
+        states=list(atlas.runs),
+        places=places,
+        importance=_importance(reports, places, blocks),
+        received=[_received(atlas, report) for report in reports],
         channels=[_channel(atlas, channel, scale, blocks) for channel, scale in scales.items()],
         slot_blocks=_slots(atlas, scales[WEIGHT], blocks),
         pair_blocks=_pairs(atlas, blocks),
@@ -217,28 +227,49 @@ def encode(atlas: Atlas) -> tuple[PageData, Mapping[str, str]]:
 
 
 def _scales(atlas: Atlas) -> dict[Quantity, Scale]:
-    """One scale for each channel, weights first. States share it, so that their colours and codes can be compared."""
-    slots = [state.slot for state in atlas.states if state.slot is not None]
-    scales = {}
-    for channel in sorted(atlas.states[0].channels, key=lambda channel: channel is not WEIGHT):
-        parts = [state.channels[channel] for state in atlas.states] + (slots if channel is WEIGHT else [])
+    """One scale for each channel, weights first. Runs share it, so that their colours and codes can be compared."""
+    runs = atlas.runs.values()
+    slots, scales = [run.slot for run in runs if run.slot is not None], {}
+    for channel in sorted(atlas.detail.channels, key=lambda channel: channel is not WEIGHT):
+        parts = [run.channels[channel] for run in runs] + (slots if channel is WEIGHT else [])
         values = np.concatenate([part.ravel() for part in parts])
-        scales[channel] = (logarithmic if channel is WEIGHT else linear)(values, atlas.bits)
+        scales[channel] = (logarithmic if channel is WEIGHT else linear)(values, atlas.detail.bits)
     return scales
 
 
-def _strongest(atlas: Atlas) -> int:
-    """The map with the most attention to position 0 in the first state, before codes round it."""
-    of_first = atlas.states[0].importance[:, :, list(atlas.places).index(0)]
-    rows = [list(atlas.layers).index(layer) for layer, _ in atlas.maps]
-    return max(range(len(rows)), key=lambda i: of_first[rows[i], atlas.maps[i][1]])
+def _places(reports: Sequence[Report]) -> list[int]:
+    """Position 0 and those that receive the most attention in the first report, in order; then a slot of any report."""
+    first = reports[0]
+    received = first.importance[0].nan_to_num().sum((0, 1)) * torch.arange(len(first.positions), 0, -1)
+    strongest = {0, *received.argsort(descending=True)[:PLACES].tolist()}
+    return [*sorted(strongest), *([SLOT] if any(report.slot_importance is not None for report in reports) else [])]
 
 
-def _importance(atlas: Atlas, blocks: Blocks) -> ImportanceData:
-    scale = logarithmic(np.concatenate([state.importance.ravel() for state in atlas.states]), 16)
-    of_states = {f"importance-{i}": packed(scale.codes(state.importance)) for i, state in enumerate(atlas.states)}
-    blocks |= of_states
-    return ImportanceData(scale, [*of_states])
+def _importance(reports: Sequence[Report], places: Sequence[int], blocks: Blocks) -> ImportanceData:
+    """Importance of each place in every head. A slot that only another run has receives nothing."""
+    importances = []
+    for report in reports:
+        slot = torch.zeros_like(report.alpha()) if report.slot_importance is None else report.slot_importance
+        of_places = [(slot if place == SLOT else report.alpha(place))[0] for place in places]
+        importances.append(torch.stack(of_places, -1).numpy())  # layer head place
+    scale = logarithmic(np.stack(importances), 16)
+    codes = {f"importance-{i}": packed(scale.codes(importance)) for i, importance in enumerate(importances)}
+    blocks |= codes
+    return ImportanceData(scale, [*codes])
+
+
+def _of_maps(atlas: Atlas, values: Float[Tensor, "layer head ..."]) -> Float[Tensor, "map ..."]:
+    """The values of the heads whose maps are shown."""
+    layers = atlas.reports[0].attention_layers
+    rows, heads = zip(*((layers.index(layer), head) for layer, head in atlas.maps), strict=True)
+    return values[list(rows), list(heads)]
+
+
+def _received(atlas: Atlas, report: Report) -> list[float]:
+    """Importance of every position, mean over the maps; nothing where cells are single pairs, which tell it."""
+    if atlas.detail.side == 1:
+        return []
+    return [float(f"{value:.3g}") for value in _of_maps(atlas, report.importance[0].nan_to_num()).mean(0).tolist()]
 
 
 def _by_layer(atlas: Atlas, name: str, codes: np.ndarray, blocks: Blocks) -> dict[str, str]:
@@ -248,8 +279,8 @@ def _by_layer(atlas: Atlas, name: str, codes: np.ndarray, blocks: Blocks) -> dic
 
 
 def _channel(atlas: Atlas, channel: Quantity, scale: Scale, blocks: Blocks) -> ChannelData:
-    name, codes = channel.name.replace(" ", "-"), [scale.codes(state.channels[channel]) for state in atlas.states]
-    ids = [_by_layer(atlas, f"{name}-{i}", of_state, blocks) for i, of_state in enumerate(codes)]
+    name, codes = channel.name.replace(" ", "-"), [scale.codes(run.channels[channel]) for run in atlas.runs.values()]
+    ids = [_by_layer(atlas, f"{name}-{i}", of_run, blocks) for i, of_run in enumerate(codes)]
     return ChannelData(channel.name, channel.title, _colour_range(channel, scale), scale, ids)
 
 
@@ -261,17 +292,19 @@ def _colour_range(quantity: Quantity, scale: Scale) -> tuple[float, float]:
 
 
 def _slots(atlas: Atlas, scale: Scale, blocks: Blocks) -> list[dict[str, str]]:
-    """Blocks of every state; a state without the slot that another one has gives it nothing."""
-    any_slot = next((state.slot for state in atlas.states if state.slot is not None), None)
+    """Blocks of every run; a run without the slot that another one has gives it nothing."""
+    slots = [run.slot for run in atlas.runs.values()]
+    any_slot = next((slot for slot in slots if slot is not None), None)
     if any_slot is None:
         return []
-    columns = [np.zeros_like(any_slot) if state.slot is None else state.slot for state in atlas.states]
+    columns = [np.zeros_like(any_slot) if slot is None else slot for slot in slots]
     return [_by_layer(atlas, f"slot-{i}", scale.codes(column), blocks) for i, column in enumerate(columns)]
 
 
 def _pairs(atlas: Atlas, blocks: Blocks) -> dict[str, str]:
     """Layers with the same mask share a block."""
-    texts = {layer: text_of(atlas.pairs[layer].astype("<u4").tobytes()) for layer in atlas.by_layer()}
+    pairs = next(iter(atlas.runs.values())).pairs
+    texts = {layer: text_of(pairs[layer].astype("<u4").tobytes()) for layer in atlas.by_layer()}
     ids = {text: f"pairs-{i}" for i, text in enumerate(dict.fromkeys(texts.values()))}
     blocks |= {name: text for text, name in ids.items()}
     return {str(layer): ids[text] for layer, text in texts.items()}
@@ -280,11 +313,17 @@ def _pairs(atlas: Atlas, blocks: Blocks) -> dict[str, str]:
 def _captions(atlas: Atlas, scales: Mapping[Quantity, Scale]) -> dict[str, str]:
     """The text under each figure, and the protocol."""
     words = data_of("pages/templates/atlas/captions.toml")
-    pair, pairs = words.pop("pair"), words.pop("pairs").format(side=atlas.side)
+    pair, pairs = words.pop("pair"), words.pop("pairs").format(side=atlas.detail.side)
     kept = "; ".join(f"{channel.name}s {scale.precision()}" for channel, scale in scales.items())
-    numbers = {"n_maps": len(atlas.maps), "cell": pair if atlas.side == 1 else pairs, "kept": kept}
-    numbers |= {"note": atlas.note, "protocol": atlas.protocol}
+    numbers = {"n_maps": len(atlas.maps), "cell": pair if atlas.detail.side == 1 else pairs, "kept": kept}
+    numbers |= {"note": protocol_note(atlas.reports[-1], EPSILON), "protocol": _protocol(atlas.reports)}
     return {name: text.format(**numbers) for name, text in words.items()}
+
+
+def _protocol(reports: Sequence[Report]) -> str:
+    protocols = (vars(r.protocol) | {"model": public_name(r.protocol.model)} for r in reports)
+    lines = ([f"{name}: {value}" for name, value in each.items() if value not in _NOTHING] for each in protocols)
+    return " | ".join(map("; ".join, lines))
 
 
 def _table(table: Table) -> TableData:
@@ -308,7 +347,7 @@ def atlas_page(atlas: Atlas) -> str:
     data, blocks = encode(atlas)
     values = {"about": asdict(data), "schema": declared(PageData), "plotly": packed_plotly(), "blocks": blocks}
     scripts = Scripts(["".join(map(asset, SCRIPTS))], added=[get_plotlyjs()])
-    return document(f"sinkinterp: {atlas.model}", rendered("atlas/atlas.html", **values), ["atlas/atlas.css"], scripts)
+    return document(f"sinkinterp: {data.model}", rendered("atlas/atlas.html", **values), ["atlas/atlas.css"], scripts)
 
 
 @cache

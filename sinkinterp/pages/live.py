@@ -29,8 +29,8 @@ from ..metrics.metric import LogitsMetric
 from ..metrics.residuals import PEAK_OVER_MEDIAN, TOP_ENTRIES
 from ..report.readings import TokenText, short_name
 from ..report.report import Report
-from .atlas import EPSILON, Reader, Run, reader_of
-from .atlas_page import FIGURES, PageData, encode, packed_plotly
+from .atlas import Reader, Run, reader_of
+from .atlas_page import EPSILON, FIGURES, PageData, encode, packed_plotly
 from .page import Scripts, asset, declared, document, rendered
 from .serve import serve
 

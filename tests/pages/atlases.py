@@ -2,11 +2,15 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
+import torch
 
 from sinkinterp.attention.maps import SCORE, WEIGHT
-from sinkinterp.pages.atlas import SLOT, Atlas, State
+from sinkinterp.pages.atlas import Atlas, Detail, Run
+from sinkinterp.report.readings import Protocol
+from sinkinterp.report.report import Report
 from sinkinterp.table import Table
 
 NASTY = ("<s>", "<script>window.__pwned=1</script>", '"&<>', "\n", " the", "</script>", "<img src=x onerror=__pwned=1>")
@@ -40,36 +44,53 @@ def pairs_of(length, side):
     return padded.reshape(n, side, n, side).sum((1, 3))
 
 
-def small_atlas(length=7, side=1, states=("as it is",), slot=False, bits=16, **fields):
+PROTOCOL = Protocol("a model", 1, 7, "float32", "none", "a text", "", 0, (), "queries that can see the key", "", {})
+
+
+def report_of(importance, slot=None, layers=LAYERS, **protocol):
+    """A report of a text of the tokens 0, 1, 2, ... whose positions have this importance, `layer head pos`."""
+    n_layers, n_heads, length = importance.shape
+    alpha, norms = torch.tensor(importance, dtype=torch.float32)[None], torch.ones(1, n_layers, n_heads, length)
+    slots = None if slot is None else torch.tensor(slot, dtype=torch.float32)[None]
+    return Report(
+        importance=alpha, raw_importance=alpha, null=alpha * 0 + 0.1, bias_null=alpha * 0 + 0.1, slot_importance=slots,
+        slot_null=None if slots is None else slots * 0 + 0.1, off_sequence=torch.zeros(1, n_layers, n_heads),
+        residual_norms=torch.ones(1, n_layers + 1, length), key_norms=norms, value_norms=norms,
+        tokens=torch.arange(length)[None], positions=tuple(range(length)), attention_layers=tuple(layers),
+        protocol=replace(PROTOCOL, length=length, **protocol),
+    )  # fmt: skip
+
+
+def small_atlas(length=7, side=1, states=("as it is",), slot=False, bits=16, words=NASTY, tables=None, **protocol):
     """Two layers (1 and 4) of three heads on `length` tokens; the dense weights of each state come second."""
     dense = [patterns(length, seed)[0] for seed in range(len(states))]
     stats = range(1 if side == 1 else 2)
     maps = [(layer, head) for layer in LAYERS for head in range(HEADS)]
     drawn = np.random.default_rng(7)
+    detail = Detail(side, bits, (WEIGHT, SCORE) if side == 1 else (WEIGHT,))
+    texts = [*words, *(f"w{i}" for i in range(length))][:length]
 
-    def state(i, name):
+    def run(i):
         weights, scores = patterns(length, i)
-        channels = {WEIGHT: np.stack([cells_of(weights, side, stat) for stat in stats], 1)}
-        if side == 1:
-            channels[SCORE] = scores[:, None]
-        importance = drawn.random((len(LAYERS), HEADS, length + slot))
+        channels = {WEIGHT: np.stack([cells_of(weights, side, stat) for stat in stats], 1), SCORE: scores[:, None]}
+        importance, of_slot = drawn.random((len(LAYERS), HEADS, length)), drawn.random((len(LAYERS), HEADS))
+        report = report_of(importance, of_slot if slot else None, **protocol)
         column = drawn.random((len(maps), len(stats), -(-length // side))) if slot else None
-        return State(name, channels, importance, column)
+        return Run(report, channels, column, dict.fromkeys(LAYERS, pairs_of(length, side)))
 
-    values = {
-        "model": "a model",
-        "tokens": [*NASTY, *(f"w{i}" for i in range(length))][:length],
-        "layers": LAYERS,
-        "maps": maps,
-        "side": side,
-        "pairs": dict.fromkeys(LAYERS, pairs_of(length, side)),
-        "places": [*range(length), *([SLOT] if slot else [])],
-        "states": [state(i, name) for i, name in enumerate(states)],
-        "bits": bits,
-        "note": "n=1, T=7",
-        "tables": (Table.of("a table", "its note", ({"name": "x", "n": 0.5},)),),
-    }
-    return Atlas(**{**values, **fields}), dense
+    runs = {name: run(i) for i, name in enumerate(states)}
+    if tables is None:
+        tables = (Table.of("a table", "its note", ({"name": "x", "n": 0.5},)),)
+    return Atlas(maps, detail, runs, texts.__getitem__, tables), dense
+
+
+def importances(atlas):
+    """Importance of every position in every head, in each run; that of the slot last."""
+    found = []
+    for report in atlas.reports:
+        slot = [] if report.slot_importance is None else [report.slot_importance[..., None]]
+        found.append(torch.cat((report.importance, *slot), -1)[0].numpy())
+    return found
 
 
 def about(html):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from backends.zoo import model_of, tokens_of
 from hypothesis import given, settings, strategies as st
-from pages.atlases import NASTY, about, decoded, small_atlas
+from pages.atlases import NASTY, about, decoded, report_of, small_atlas
 from pages.test_page import WORDS, Reader
 from refusals import refused
 
@@ -18,12 +18,13 @@ import sinkinterp as si
 from sinkinterp.attention.maps import COSINE, NORM_PRODUCT, QUANTITIES, SCORE, WEIGHT
 from sinkinterp.attention.sites import Edit
 from sinkinterp.pages import atlas as detail, atlas_page as atlases
-from sinkinterp.pages.atlas import SLOT, Detail, atlas, richest
-from sinkinterp.pages.atlas_page import Scale, atlas_page, encode, linear, logarithmic
+from sinkinterp.pages.atlas import Detail, atlas, richest
+from sinkinterp.pages.atlas_page import SLOT, Scale, atlas_page, encode, linear, logarithmic
 from sinkinterp.pages.page import TEMPLATES
+from sinkinterp.report.readings import public_name, short_name
 from sinkinterp.table import Table
 
-PLACES = ("model", "lead", "note", "protocol", "state", "title", "column", "cell", "token")
+PLACES = ("model", "source", "state", "title", "note", "column", "cell", "token")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,8 +39,8 @@ def short():
 
 def made(words):
     table = Table.of(words["title"], words["note"], ({f"c{words['column']}": words["cell"], "n": 0.5},))
-    fields = {name: words[name] for name in ("model", "lead", "note", "protocol")}
-    atlas, _ = small_atlas(states=(words["state"], "b"), tokens=[words["token"]] * 7, tables=(table,), **fields)
+    fields = {name: words[name] for name in ("model", "source")}
+    atlas, _ = small_atlas(states=(words["state"], "b"), words=[words["token"]] * 7, tables=(table,), **fields)
     return atlas_page(atlas)
 
 
@@ -63,12 +64,12 @@ def test_whatever_the_words_the_tags_are_the_same_and_the_words_are_data(plain, 
     html = made(words)
     read = Reader(html)
     assert read.tags == Reader(plain).tags
-    assert read.inside("title") == [f"sinkinterp: {words['model']}"]
+    assert read.inside("title") == [f"sinkinterp: {short_name(words['model'])}"]
     said = about(html)
     assert said["tokens"] == [words["token"]] * 7 and said["states"] == [words["state"], "b"]
     assert said["tables"][0]["rows"] == [[words["cell"], "0.500"]]
-    assert said["model"] == words["model"] and said["lead"] == words["lead"]
-    assert said["protocol"].startswith(f"{words['protocol']}. ")
+    assert said["model"] == short_name(words["model"]) and public_name(words["model"]) in said["lead"]
+    assert not words["source"] or f"source: {words['source']}" in said["protocol"]
 
 
 @pytest.mark.parametrize("word", [*NASTY, "\ud800", "\u2028\u2029", "]]>"])
@@ -80,12 +81,12 @@ def test_json_in_a_script_cannot_end_it(word):
 
 def test_the_page_holds_the_weights_to_the_precision_it_states():
     atlas, _ = small_atlas(length=23, side=2, bits=8)
-    html = atlas_page(atlas)
+    html, run = atlas_page(atlas), atlas.runs["as it is"]
     scale = scale_of(html, "weight")
     assert "weights to within 2%, or as 0 below" in about(html)["protocol"]
     values = decoded(scale, block(html, "weight-0-4").reshape(3, 2, 12, 12))
-    np.testing.assert_allclose(values, atlas.states[0].channels[WEIGHT][3:], rtol=np.expm1(scale.step / 2) * 1.01)
-    assert block(html, "pairs-0", "<u4").reshape(12, 12).tolist() == atlas.pairs[1].tolist()
+    np.testing.assert_allclose(values, run.channels[WEIGHT][3:], rtol=np.expm1(scale.step / 2) * 1.01)
+    assert block(html, "pairs-0", "<u4").reshape(12, 12).tolist() == run.pairs[1].tolist()
     assert "pairs-1" not in html  # one mask, one block
 
 
@@ -95,7 +96,7 @@ def test_two_bytes_hold_scores_to_the_precision_they_state():
     scale = scale_of(html, "score")
     low, high = block(html, "score-0-1").reshape(2, 3, 7, 7).astype(int)
     scores = decoded(scale, low + 256 * high)
-    np.testing.assert_allclose(scores, atlas.states[0].channels[SCORE][:3, 0], atol=scale.step)
+    np.testing.assert_allclose(scores, atlas.runs["as it is"].channels[SCORE][:3, 0], atol=scale.step)
 
 
 def test_the_caption_says_how_many_pairs_a_cell_covers(plain):
@@ -106,8 +107,8 @@ def test_the_caption_says_how_many_pairs_a_cell_covers(plain):
 
 def test_both_states_and_the_slot_share_the_scale_of_weights():
     atlas, dense = small_atlas(states=("before", "after"), slot=True)
-    larger = replace(atlas.states[1], slot=atlas.states[1].slot * 3)
-    scale = scale_of(atlas_page(replace(atlas, states=(atlas.states[0], larger))), "weight")
+    larger = replace(atlas.runs["after"], slot=atlas.runs["after"].slot * 3)
+    scale = scale_of(atlas_page(replace(atlas, runs=atlas.runs | {"after": larger})), "weight")
     assert scale.high == pytest.approx(max(larger.slot.max(), np.nanmax(dense)))
 
 
@@ -117,9 +118,10 @@ def test_one_atlas_is_one_page():
 
 def test_the_head_that_opens_is_the_strongest_also_where_codes_round_two_to_one_number():
     atlas, _ = small_atlas()
-    importance = np.zeros_like(atlas.states[0].importance)
-    importance[1, :, 0] = 1 - 1e-9, 1 - 1e-8, 1 - 1e-10
-    opened = encode(replace(atlas, states=[replace(atlas.states[0], importance=importance)]))[0]
+    importance = np.zeros((2, 3, 7))
+    importance[1, :, 0] = 1 - 2e-6, 1 - 3e-6, 1 - 1e-6
+    run = replace(atlas.runs["as it is"], report=report_of(importance))
+    opened = encode(replace(atlas, runs={"as it is": run}))[0]
     assert opened.maps[opened.strongest] == (4, 2)
 
 
@@ -162,15 +164,15 @@ def test_an_atlas_holds_every_pair_of_a_short_text(name):
     dense = patterns_of(subject).flatten(0, 1)
     allowed = masks_of(subject).expand(-1, subject.shape.n_heads, -1, -1).flatten(0, 1)
     expected = dense.masked_fill(~allowed, torch.nan).numpy()
-    (state,) = drawn.states
-    assert (drawn.side, drawn.bits, tuple(state.channels)) == (1, 16, QUANTITIES)
-    np.testing.assert_allclose(state.channels[WEIGHT][:, 0], expected, atol=1e-5)
-    products = state.channels[COSINE] * state.channels[NORM_PRODUCT]
-    np.testing.assert_allclose(state.channels[SCORE], products, rtol=1e-3, atol=1e-4)
-    assert drawn.tokens == [f"t{token}" for token in TOKENS[0].tolist()]
+    (run,) = drawn.runs.values()
+    assert drawn.detail == Detail(1, 16, QUANTITIES) and tuple(run.channels) == QUANTITIES
+    np.testing.assert_allclose(run.channels[WEIGHT][:, 0], expected, atol=1e-5)
+    products = run.channels[COSINE] * run.channels[NORM_PRODUCT]
+    np.testing.assert_allclose(run.channels[SCORE], products, rtol=1e-3, atol=1e-4)
+    assert encode(drawn)[0].tokens == [f"t{token}" for token in TOKENS[0].tolist()]
     layers = subject.shape.attention_layers
     assert drawn.maps == [(layer, head) for layer in layers for head in range(subject.shape.n_heads)]
-    pairs = np.stack([drawn.pairs[layer] for layer in layers])
+    pairs = np.stack([run.pairs[layer] for layer in layers])
     assert np.array_equal(pairs, masks_of(subject)[:, 0].numpy())
 
 
@@ -178,11 +180,16 @@ def test_an_atlas_holds_every_pair_of_a_short_text(name):
 def test_the_overviews_importance_is_what_measure_says(name):
     subject = subject_of(name)
     drawn, report = atlas(subject, TOKENS), si.measure(subject, TOKENS)
-    for i, place in enumerate(drawn.places):
+    page, blocks = encode(drawn)
+    low, high = (
+        np.frombuffer(gzip.decompress(base64.b64decode(blocks["importance-0"])), np.uint8).reshape(2, -1)
+    ).astype(int)
+    importance = decoded(page.importance.scale, low + 256 * high).reshape(*report.alpha()[0].shape, -1)
+    for i, place in enumerate(page.places):
         alpha = report.slot_importance if place == SLOT else report.alpha(place)
-        np.testing.assert_allclose(drawn.states[0].importance[..., i], alpha[0].numpy())
-    assert (SLOT in drawn.places) == (report.slot_importance is not None) == (drawn.states[0].slot is not None)
-    assert drawn.places[0] == 0
+        np.testing.assert_allclose(importance[..., i], alpha[0].numpy(), rtol=2e-4)
+    assert (SLOT in page.places) == (report.slot_importance is not None) == bool(page.slot_blocks)
+    assert page.places[0] == 0
 
 
 def test_cells_of_several_tokens_come_with_what_every_token_receives():
@@ -190,27 +197,27 @@ def test_cells_of_several_tokens_come_with_what_every_token_receives():
     drawn = atlas(subject, TOKENS, heads=heads, limit=40)
     importance = si.measure(subject, TOKENS).importance[0]
     expected = torch.stack([importance[layer, head] for layer, head in heads]).mean(0)
-    assert drawn.side > 1
-    np.testing.assert_allclose(drawn.states[0].received, expected, atol=1e-6)
-    assert atlas(subject, TOKENS).states[0].received == ()  # every pair is there
+    assert drawn.detail.side > 1
+    np.testing.assert_allclose(encode(drawn)[0].received, [expected.tolist()], rtol=6e-3)
+    assert encode(atlas(subject, TOKENS))[0].received == [[]]  # every pair is there
 
 
 def test_some_heads_are_the_same_as_among_all():
     subject = subject_of("mistral with a window")
     every, some = atlas(subject, TOKENS), atlas(subject, TOKENS, heads=[(1, 3), (0, 2), (1, 0)])
-    assert some.maps == [(0, 2), (1, 0), (1, 3)] and some.pairs.keys() == {0, 1}
+    (of_some,), (of_every,) = some.runs.values(), every.runs.values()
+    assert some.maps == [(0, 2), (1, 0), (1, 3)] and of_some.pairs.keys() == {0, 1}
     where = [every.maps.index(head) for head in some.maps]
-    for name, cells in some.states[0].channels.items():
-        np.testing.assert_allclose(cells, every.states[0].channels[name][where], rtol=1e-4, atol=1e-6)
+    for name, cells in of_some.channels.items():
+        np.testing.assert_allclose(cells, of_every.channels[name][where], rtol=1e-4, atol=1e-6)
 
 
 def test_with_edits_every_map_stands_before_and_after():
     subject, edit = subject_of("gpt2"), si.SwapPositions(0, 4)
-    before, after = atlas(subject, TOKENS, edits=[edit]).states
-    assert (before.name, after.name) == ("before", "after")
-    for state, edits in ((before, ()), (after, [edit])):
+    runs = atlas(subject, TOKENS, edits=[edit]).runs
+    for name, edits in (("before", ()), ("after", [edit])):
         dense = patterns_of(subject, edits).flatten(0, 1).tril()
-        np.testing.assert_allclose(np.nan_to_num(state.channels[WEIGHT][:, 0]), dense, atol=1e-5)
+        np.testing.assert_allclose(np.nan_to_num(runs[name].channels[WEIGHT][:, 0]), dense, atol=1e-5)
 
 
 @dataclass(frozen=True)
@@ -223,7 +230,7 @@ class Uniform(Edit):
 
 
 def test_patterns_that_an_edit_sets_are_drawn_as_they_are():
-    _, after = atlas(subject_of("gpt2"), TOKENS, edits=[Uniform()]).states
+    after = atlas(subject_of("gpt2"), TOKENS, edits=[Uniform()]).runs["after"]
     expected = np.where(np.tril(np.ones((LENGTH, LENGTH))), 1 / np.arange(1, LENGTH + 1)[:, None], np.nan)
     np.testing.assert_allclose(after.channels[WEIGHT][:, 0], np.broadcast_to(expected, (12, LENGTH, LENGTH)), rtol=1e-5)
 
@@ -244,8 +251,8 @@ def test_a_plan_stays_within_its_limit_and_wastes_little(length, maps, limit):
 def test_a_page_under_a_limit_has_exact_cells():
     subject = subject_of("gpt2")
     drawn = atlas(subject, TOKENS, limit=12 * 2 * 45)
-    assert (drawn.side, drawn.bits) == (2, 8)
-    weights = drawn.states[0].channels[WEIGHT]
+    assert (drawn.detail.side, drawn.detail.bits) == (2, 8)
+    weights = drawn.runs["as it is"].channels[WEIGHT]
     dense = patterns_of(subject).flatten(0, 1).numpy()
     np.testing.assert_allclose(weights[:, 0, 3, 1], dense[:, 6:8, 2:4].max((1, 2)), rtol=1e-4)
     np.testing.assert_allclose(weights[:, 1, 3, 1], dense[:, 6:8, 2:4].mean((1, 2)), rtol=1e-4)

@@ -9,14 +9,15 @@ from functools import cache
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from pages.atlases import NASTY, cells_of, pairs_of, patterns, small_atlas
+from pages.atlases import NASTY, cells_of, importances, pairs_of, patterns, report_of, small_atlas
 from plotly.offline import get_plotlyjs
 
 from sinkinterp.attention.maps import SCORE, WEIGHT
-from sinkinterp.pages.atlas import State
+from sinkinterp.pages.atlas import Atlas, Detail, Run
 from sinkinterp.pages.atlas_page import atlas_page
 from sinkinterp.pages.page import TEMPLATES
 from sinkinterp.plots.theme import DARK, LIGHT
+from sinkinterp.report.readings import short_name
 from sinkinterp.table import Table
 
 MARKUP = ("<b>x</b>", "a<br>b", "&lt;", "<i>", "H<sub>2", "&#60;&amp;", "$x$")  # what Plotly's labels would read
@@ -65,14 +66,9 @@ def long_atlas(length=1203, side=2):
     """One map of more cells than are drawn, and its weights."""
     one = np.random.default_rng(3).random((length, length))
     one = np.where(np.tril(np.ones_like(one, bool)), one, np.nan)
-    base, _ = small_atlas(length=7)
     channels = {WEIGHT: np.stack([cells_of(one, side, stat) for stat in (0, 1)])[None]}
-    state = replace(base.states[0], channels=channels, importance=np.ones((2, 3, 1)))
-    atlas = replace(
-        base, tokens=[f"t{i}" for i in range(length)], maps=[(1, 0)], places=[0], states=[state], side=side,
-        pairs={1: pairs_of(length, side)},
-    )  # fmt: skip
-    return atlas, one
+    run = Run(report_of(np.ones((2, 3, length))), channels, None, {1: pairs_of(length, side)})
+    return Atlas([(1, 0)], Detail(side, 16, (WEIGHT,)), {"as it is": run}, "t{}".format, ()), one
 
 
 def reset(page):
@@ -95,7 +91,7 @@ def coarse(opened):
 
 @pytest.fixture
 def changed(opened):
-    return opened("changed", small_atlas(states=("before", "after"), slot=True, tokens=MARKUP)[0])
+    return opened("changed", small_atlas(states=("before", "after"), slot=True, words=MARKUP)[0])
 
 
 def rows(page, trace=0, figure="map"):
@@ -159,7 +155,7 @@ def test_the_last_head_asked_for_is_shown(exact):
 
 def test_hover_says_query_key_weight_score_and_rank(exact):
     atlas, dense = small_atlas()
-    row, scores = dense[0][0][5], atlas.states[0].channels[SCORE][0, 0]
+    row, scores = dense[0][0][5], atlas.runs["as it is"].channels[SCORE][0, 0]
     place = 1 + int((row > row[2]).sum())
     assert tip_at(exact, 5, 2).split("\n") == [
         f"query 5 ‘{NASTY[5]}’", f"key 2 ‘{NASTY[2]}’", f"weight: {row[2]:#.3g}", f"score: {scores[5, 2]:.3f}",
@@ -175,7 +171,7 @@ def test_a_pair_that_the_mask_hides_has_no_tip(exact):
 
 def test_the_overview_shows_and_says_the_importance_of_the_chosen_position(exact):
     atlas, _ = small_atlas()
-    importance = atlas.states[0].importance
+    (importance,) = importances(atlas)
     np.testing.assert_allclose(rows(exact, figure="overview"), importance[..., 0], rtol=2e-4)
     exact.select_option("#place", "3")
     exact.wait_for_selector("#overview[data-shown='0-3']")
@@ -197,7 +193,7 @@ def test_weights_show_on_three_scales(exact):
 def test_scores_show_around_zero(exact):
     atlas, _ = small_atlas()
     exact.select_option("#channel", "score")
-    np.testing.assert_allclose(rows(exact), atlas.states[0].channels[SCORE][0, 0], atol=2e-4)
+    np.testing.assert_allclose(rows(exact), atlas.runs["as it is"].channels[SCORE][0, 0], atol=2e-4)
     low, high = exact.evaluate("(({cmin, cmax}) => [cmin, cmax])(document.getElementById('map').layout.coloraxis)")
     assert low == -high < 0
     assert exact.is_disabled("#scale [data-value=log]")
@@ -205,7 +201,7 @@ def test_scores_show_around_zero(exact):
 
 def test_a_drag_zooms_into_the_tile_under_it(coarse):
     atlas, _ = small_atlas(length=23, side=2, slot=True, bits=8)
-    cells = atlas.states[0].channels[WEIGHT][0, 0]
+    cells = atlas.runs["as it is"].channels[WEIGHT][0, 0]
     coarse.mouse.move(*spot(coarse, 8.2, 2.2))
     coarse.mouse.down()
     coarse.mouse.move(*spot(coarse, 15.2, 7.2), steps=4)
@@ -246,7 +242,7 @@ def test_cells_show_and_say_their_largest_and_mean_weight(coarse):
 
 
 def test_the_off_sequence_column_is_a_strip_of_its_own(coarse):
-    slot = small_atlas(length=23, side=2, slot=True, bits=8)[0].states[0].slot
+    slot = small_atlas(length=23, side=2, slot=True, bits=8)[0].runs["as it is"].slot
     np.testing.assert_allclose(rows(coarse, 1)[:, 0], slot[0, 0], rtol=0.03)
     words = tip_at(coarse, 4.5, 0, axis="xaxis4")
     assert words.split("\n")[1] == "key * (off the sequence)"
@@ -263,7 +259,7 @@ def test_an_intervention_stands_before_after_and_as_a_difference(changed):
     atlas, (before, after) = small_atlas(states=("before", "after"), slot=True)
     for trace, expected in ((0, before[0]), (2, after[0]), (4, after[0] - before[0])):
         np.testing.assert_allclose(rows(changed, trace), expected, atol=3e-4)
-    slots = [state.slot[0, 0] for state in atlas.states]
+    slots = [run.slot[0, 0] for run in atlas.runs.values()]
     np.testing.assert_allclose(rows(changed, 5)[:, 0], slots[1] - slots[0], atol=3e-4)
     assert tip_at(changed, 5, 2, axis="xaxis2").split("\n")[2:4] == [
         f"weight, before: {before[0][5, 2]:#.3g}",
@@ -271,7 +267,7 @@ def test_an_intervention_stands_before_after_and_as_a_difference(changed):
     ]
     changed.select_option("#state", "2")
     changed.wait_for_selector("#overview[data-shown='2-0']")
-    one, two = (state.importance[..., 0] for state in atlas.states)
+    one, two = (importance[..., 0] for importance in importances(atlas))
     np.testing.assert_allclose(rows(changed, figure="overview"), two - one, atol=3e-4)
 
 
@@ -367,14 +363,14 @@ PWN = "<img src=x onerror=window.__pwned=1><svg onload=window.__pwned=1></script
 @settings(max_examples=2, deadline=None, database=None)
 @given(st.lists(WORDS, min_size=7, max_size=7), WORDS, WORDS)
 def test_no_text_of_data_runs_as_a_script(alone, words, model, name):
-    fields = dict.fromkeys(("model", "lead", "note", "protocol"), PWN + model)
+    protocol = dict.fromkeys(("model", "source", "divisor"), PWN + model)
     table = Table.of(PWN + name, name, ({name or "a": PWN, "other": 1.5},))
-    atlas, _ = small_atlas(states=(PWN + name, "b"), slot=True, tokens=[PWN, *words[1:]], tables=(table,), **fields)
+    atlas, _ = small_atlas(states=(PWN + name, "b"), slot=True, words=[PWN, *words[1:]], tables=(table,), **protocol)
     page = alone(atlas_page(atlas))
     tip_at(page, 6, 0)
     assert page.evaluate("typeof window.__pwned") == "undefined"
     assert page.complaints == []
-    assert page.evaluate("document.getElementById('title').textContent") == f"{fields['model']}: attention maps"
+    assert page.evaluate("document.getElementById('title').textContent") == f"{short_name(PWN + model)}: attention maps"
     assert page.evaluate("about.tokens") == [PWN, *words[1:]]
 
 
@@ -448,7 +444,8 @@ def test_the_text_shows_the_change_that_edits_make(changed):
 def test_what_all_tokens_receive_is_exact_where_cells_cover_several(opened):
     atlas, _ = small_atlas(length=23, side=2, bits=8)
     exact_values = np.linspace(0.5, 0.01, 23)
-    page = opened("told", replace(atlas, states=[replace(atlas.states[0], received=exact_values)]))
+    report = report_of(np.broadcast_to(exact_values, (2, 3, 23)).copy())
+    page = opened("told", replace(atlas, runs={"as it is": replace(atlas.runs["as it is"], report=report)}))
     choose_scope(page, "all")
     np.testing.assert_allclose(values_of_words(page), exact_values, rtol=6e-3)
     assert "share a value" not in page.inner_text("#text-says")
@@ -468,13 +465,11 @@ def test_tokens_of_a_coarse_map_have_the_value_of_their_cell(coarse):
 def deep_atlas(layers=30, heads=4):
     """Many layers, of which those from 12 on look at the first token."""
     maps = [(layer, head) for layer in range(layers) for head in range(heads)]
-    weights, _ = patterns(7, 0, len(maps))
-    importance = np.full((layers, heads, 1), 0.1)
-    importance[12:] = 0.6
-    state = State("as it is", {WEIGHT: weights[:, None]}, importance)
-    pairs = dict.fromkeys(range(layers), pairs_of(7, 1))
-    base, _ = small_atlas()
-    return replace(base, layers=range(layers), maps=maps, states=[state], pairs=pairs, places=[0])
+    importance = np.full((layers, heads, 7), 0.1)
+    importance[12:, :, 0] = 0.6
+    channels = {WEIGHT: patterns(7, 0, len(maps))[0][:, None]}
+    run = Run(report_of(importance, layers=range(layers)), channels, None, dict.fromkeys(range(layers), pairs_of(7, 1)))
+    return Atlas(maps, Detail(1, 16, (WEIGHT,)), {"as it is": run}, str, ())
 
 
 def test_the_box_of_all_heads_begins_at_the_open_head_and_says_that_there_is_more(opened):
