@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from functools import cached_property
-from inspect import isfunction
 from operator import attrgetter
 from types import NoneType
 from typing import Any
@@ -303,8 +302,8 @@ NEURONS = Site(Edit.neurons, "neurons", _blocks, width=attrgetter("d_mlp"))
 MLP = Site(Edit.mlp, "feed-forward update", _WITH_MLP)
 BLOCK_SITES = (RESIDUAL, ATTENTION_INPUT, CALL, OUTPUT, NEURONS, MLP)  # while blocks run, in forward order
 TAPPED = (ATTENTION_INPUT, NEURONS, MLP)  # what a module of every block is given or returns; a model may lack them
-_OTHERS = ("touches", "check", "check_sequences", "for_sequences", "control")  # methods of Edit that change nothing
-CHANGES = tuple(name for name, x in vars(Edit).items() if isfunction(x) and name[0] != "_" and name not in _OTHERS)
+_BEFORE_BLOCKS = (POSITION_IDS, TOKEN_EMBEDDING, POSITION_EMBEDDING)
+CHANGES = tuple(site.method.__name__ for site in (*_BEFORE_BLOCKS, *WEIGHT_SITES, *BLOCK_SITES))  # methods of `Edit`
 
 
 def description(value: object) -> str:

@@ -136,7 +136,7 @@ class _Patch(Attached):
         parts = () if isinstance(subject, ModuleSubject) else subject.modules.blocks  # of one's own, names alone
         with subject.shown_to(self.recorder), subject.maps_shown_to(self.recorder):
             self.__wrapped__ = model.forward
-            checks = [block.register_forward_pre_hook(self.check_pass, prepend=True) for block in parts]
+            checks = [block.register_forward_pre_hook(self.check_whole, prepend=True) for block in parts]
             with removed_after(checks), computed_by({model: self}):
                 self.attention = _attention_of(model)
                 PATCHES[model] = self
@@ -165,7 +165,6 @@ class _Patch(Attached):
         """One edited forward pass."""
         model, modules = self.subject.model, self.subject.modules
         self.check_owner()
-        self._check_attention()
         edits = tuple(edit for block in self.blocks for edit in block.edits)
         layout, args, kwargs = self._prepared(edits, model, args, kwargs)
         self.recorder.begin(edits, layout)
@@ -193,7 +192,7 @@ class _Patch(Attached):
         layout = layout_of(mask, batch, past, n_new, named.get("position_ids"), inputs.device)
         if cache is not None and not past:
             layout = replace(layout, forgets=self._forgets(getattr(cache, "is_sliding", [])))
-        self._check_layout(layout, past)
+        self._check_pass(layout, past)
         for group in layout.groups:
             self._check_group(edits, group, layout, is_whole=cache is None and layout.is_plain)
         is_known = not past or cache in self.blocks[-1].caches
@@ -216,8 +215,10 @@ class _Patch(Attached):
         return tuple(source < len(sliding) and sliding[source] for source in sources)
 
     @refusing
-    def _check_layout(self, layout: Layout, past: int) -> Iterator[str]:
-        subject = self.subject
+    def _check_pass(self, layout: Layout, past: int) -> Iterator[str]:
+        subject, attention = self.subject, _attention_of(self.subject.model)
+        if attention != self.attention:
+            yield f"{subject.name} was set to {attention!r} attention inside si.patched(...); set it before the block"
         if not layout.is_plain and not (subject.reads_caches and subject.takes_position_ids):
             yield f"{subject.name} takes no padding in a patched block"
         recomputes = any(getattr(block, "gradient_checkpointing", False) for block in subject.modules.blocks)
@@ -226,15 +227,10 @@ class _Patch(Attached):
         if past and not subject.reads_caches:
             yield "hooks of a bridge do not show the keys of a cache"
 
-    def check_pass(self, block: nn.Module, args: tuple[Any, ...]) -> None:
+    def check_whole(self, block: nn.Module, args: tuple[Any, ...]) -> None:
         """A forward pre-hook of a block. Raises InputError outside a pass of the whole model, which alone is edited."""
         if RECORDING.get() is None:
             raise InputError(f"{self.subject.name} is patched as a whole: call the model itself, not a part of it")
-
-    def _check_attention(self) -> None:
-        name, now = self.subject.name, _attention_of(self.subject.model)
-        if now != self.attention:
-            raise InputError(f"{name} was set to {now!r} attention inside si.patched(...); set it before the block")
 
     def _check_group(self, edits: Sequence[Edit], group: Group, layout: Layout, is_whole: bool) -> None:
         """Raises InputError for an edit that does not fit sequences which are as long as they are after this pass."""
@@ -255,23 +251,22 @@ class _Patch(Attached):
         is_known: whether the cache was filled under these edits. Raises InputError where it was not, and holds a token
         that an edit moves.
         """
-        ids = torch.zeros(inputs.shape[:2], dtype=torch.long, device=inputs.device)
-        are_edited = False
+        ids, are_edited = torch.zeros(inputs.shape[:2], dtype=torch.long, device=inputs.device), False
         for group in layout.groups:
+            plain = torch.arange(len(group.columns), device=inputs.device)
             moved = edits_for(edits, group, layout) if self.subject.takes_position_ids else ()
-            edited = self.subject.positions(moved, len(group.columns))
-            are_edited |= bool(edited)
-            whole = edited.get("position_ids", torch.arange(len(group.columns), device=inputs.device)[None])
-            past = whole[0, : group.past]
-            if not is_known and not past.cpu().equal(torch.arange(group.past)):
+            edited = self.subject.positions(moved, len(plain))
+            places = edited["position_ids"][0].to(ids.device) if edited else plain
+            if not is_known and not places[: group.past].equal(plain[: group.past]):
                 what = "an edit moves positions that a cache from before this block of si.patched holds"
                 raise InputError(f"{what}; fill the cache inside the block")
-            places = whole[:, group.past :].expand(len(group.rows), -1)
-            ids[group.rows[:, None], group.new] = places.to(ids.device)
-            plain = torch.arange(group.past, len(group.columns), device=inputs.device)
-            here = None if given is None else given.expand(len(inputs), -1).to(ids.device)[group.rows][:, group.new]
-            if edited and here is not None and not (here == plain).all():
-                raise InputError("an edit sets the positions, and position_ids are not 0, 1, 2, ...; leave them out")
+            ids[group.rows[:, None], group.new] = places[group.past :]
+            if edited and given is not None:
+                asked = given.expand(len(inputs), -1).to(ids.device)[group.rows][:, group.new]
+                if (asked != plain[group.past :]).any():
+                    what = "an edit sets the positions, and position_ids are not 0, 1, 2, ..."
+                    raise InputError(f"{what}; leave them out")
+            are_edited |= bool(edited)
         return {"position_ids": ids} if are_edited else {}
 
 
