@@ -29,30 +29,20 @@ def edits_of(name):
 
 @pytest.mark.parametrize("name", zoo.CONFIGS)
 @torch.no_grad()
-def test_a_patched_model_computes_what_a_measurement_with_the_same_edits_does(name):
-    model = zoo.model_of(name)
+def test_a_patched_model_computes_what_a_measurement_with_the_same_edits_does_also_token_by_token(name):
+    model, edits = zoo.model_of(name), edits_of(name)
     bare, before = model(TOKENS).logits, zoo.everything_of(model)
-    with si.patched(model, *edits_of(name)) as same:
+    with si.patched(model, *edits) as same:
         assert same is model
-        edited = model(TOKENS).logits
-    measured = zoo.subject_of(name).run(TOKENS, edits=edits_of(name)).logits
-    torch.testing.assert_close(edited, measured, rtol=0, atol=1e-6)
+        edited, step = model(TOKENS).logits, model(TOKENS[:, :7], use_cache=True)
+        steps = [step.logits]
+        for token in TOKENS[:, 7:].split(1, 1):
+            step = model(token, past_key_values=step.past_key_values, use_cache=True)
+            steps.append(step.logits)
+    torch.testing.assert_close(edited, zoo.subject_of(name).run(TOKENS, edits=edits).logits, rtol=0, atol=1e-6)
+    torch.testing.assert_close(torch.cat(steps, 1), edited, rtol=0, atol=1e-5)
     assert (edited - bare).abs().max() > 1e-3
     assert model(TOKENS).logits.equal(bare) and zoo.everything_of(model) == before
-
-
-@pytest.mark.parametrize("name", zoo.CONFIGS)
-@torch.no_grad()
-def test_token_by_token_through_a_cache_edits_meet_the_positions_of_a_whole_pass(name):
-    model = zoo.model_of(name)
-    with si.patched(model, *edits_of(name)):
-        whole = model(TOKENS).logits
-        step = model(TOKENS[:, :7], use_cache=True)
-        logits = [step.logits]
-        for i in range(7, TOKENS.shape[1]):
-            step = model(TOKENS[:, i : i + 1], past_key_values=step.past_key_values, use_cache=True)
-            logits.append(step.logits)
-    torch.testing.assert_close(torch.cat(logits, 1), whole, rtol=0, atol=1e-5)
 
 
 def test_gradients_pass_through_an_edited_model_as_through_one_that_was_built_so():

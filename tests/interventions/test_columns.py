@@ -10,8 +10,17 @@ from backends.zoo import subject_of, tokens_of
 from refusals import refused
 
 from sinkinterp.attention.call import AttentionCall
+from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.slots import SinkLogit, SlotRow
-from sinkinterp.interventions import AddSinkLogit, BiasColumn, RemoveColumn, RemoveKeySlot, ZeroKeySlot
+from sinkinterp.interventions import (
+    AddSinkLogit,
+    BiasColumn,
+    PatchNormalization,
+    RemoveColumn,
+    RemoveKeySlot,
+    Temperature,
+    ZeroKeySlot,
+)
 from sinkinterp.interventions.attention_layers import (
     AttendSelfOnly,
     Dropped,
@@ -149,13 +158,15 @@ def test_positions_that_attend_to_themselves_see_what_a_first_token_would(fields
             assert after[:, :, i, i].eq(1).all()
 
 
-@pytest.mark.parametrize(
-    "edit", [RemoveColumn(), RemoveColumn(SpreadEvenly()), BiasColumn(-2.0), AttendSelfOnly(positions=[4])], ids=str
-)
+@pytest.mark.parametrize("edit", [
+    RemoveColumn(), RemoveColumn(SpreadEvenly()), BiasColumn(-2.0), AttendSelfOnly(positions=[4]),
+    PatchNormalization(Sigmoid()), Temperature(3.0),
+], ids=str)  # fmt: skip
 @every_layout
 def test_only_the_named_heads_are_changed(edit, fields, make_call):
     call = make_call(**fields)
     whole, some = edit.call(call), replace(edit, heads=[(3, 1), (3, 4), (0, 2)]).call(call)
+    assert (whole.pattern() - call.pattern()).abs().amax((0, 2, 3)).min() > 1e-3
     assert some.pattern()[:, [1, 4]].equal(whole.pattern()[:, [1, 4]])
     assert some.pattern()[:, [0, 2, 3, 5]].equal(call.pattern()[:, [0, 2, 3, 5]])
     assert replace(edit, heads=[(0, 2)]).call(call) is call and replace(edit, layers=[2]).call(call) is call

@@ -74,19 +74,6 @@ def test_a_temperature_is_above_zero(temperature, message):
     refused(lambda: Temperature(temperature), "temperature", message)
 
 
-EDITS = (lambda **on: PatchNormalization(Sigmoid(), **on), lambda **on: Temperature(3.0, **on))
-
-
-@pytest.mark.parametrize("make", EDITS, ids=["sigmoid", "temperature"])
-def test_heads_that_are_not_named_return_what_they_did(make, make_call):
-    call = make_call(slot=SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 5)))
-    some, whole = make(heads=[(3, 0), (3, 3)]).call(call), make().call(call)
-    torch.testing.assert_close(some.output()[:, [1, 2, 4, 5]], call.output()[:, [1, 2, 4, 5]], rtol=0, atol=1e-6)
-    torch.testing.assert_close(some.output()[:, [0, 3]], whole.output()[:, [0, 3]], rtol=0, atol=1e-6)
-    assert (some.output()[:, [0, 3]] - call.output()[:, [0, 3]]).abs().amax((0, 2, 3)).min() > 1e-3
-    assert make(layers=[2]).call(call) is call
-
-
 def test_edits_of_scores_compose_on_different_heads_and_are_refused_on_one(make_call):
     plain = make_call()
     call = PatchNormalization(Sigmoid(), heads=[(3, 0)]).call(plain)
