@@ -110,16 +110,6 @@ def test_the_kernel_for_other_devices_gives_the_output_and_gradient_of_the_dense
         torch.testing.assert_close(grad, want)
 
 
-@pytest.mark.parametrize(("fields", "patterns"), [(PLAIN["key slot"], 0), (FIELDS["softcap"], 1)])
-def test_off_the_cpu_plain_softmax_makes_no_pattern(make_call, monkeypatch, fields, patterns):
-    made, pattern = [], AttentionCall.computed_pattern
-    monkeypatch.setattr(AttentionCall, "computed_pattern", lambda call: made.append(call) or pattern(call))
-    slot = SlotRow(SLOT.key.to("meta"), SLOT.value.to("meta")) if "slot" in fields else None
-    call = make_call(**fields | {"slot": slot})
-    elsewhere = replace(call, **{name: getattr(call, name).to("meta") for name in "qkv"})
-    assert elsewhere.output().shape == call.q.shape and not elsewhere.is_fused and len(made) == patterns
-
-
 def test_queries_after_a_cache_are_aligned_with_the_last_keys(make_call):
     assert make_call(queries=3, keys=5).allowed()[0, 0].sum(-1).tolist() == [3, 4, 5]
     last = make_call(queries=1, keys=7)

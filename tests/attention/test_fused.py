@@ -105,16 +105,12 @@ def test_without_a_kernel_the_masses_come_in_blocks(make_call, monkeypatch):
     torch.testing.assert_close(replace(call).column_mass(), want)
 
 
-def test_only_bare_causal_softmax_on_cuda_takes_the_pass(make_call):
-    assert not fused.takes_all_columns(make_call())
-    there = {name: torch.empty(getattr(make_call(), name).shape, device="meta") for name in "qkv"}
-    assert not fused.takes_all_columns(replace(make_call(), **there))
-
-
-@pytest.mark.parametrize(("queries", "keys", "taken"), [(5, 5, True), (3, 5, False), (5, 3, False), (1, 1, False)])
-def test_on_cuda_the_pass_is_taken_where_every_query_has_its_key(queries, keys, taken):
+@pytest.mark.parametrize(("place", "queries", "keys", "taken"), [
+    ("cuda", 5, 5, True), ("cuda", 3, 5, False), ("cuda", 5, 3, False), ("cuda", 1, 1, False), ("cpu", 5, 5, False),
+])  # fmt: skip
+def test_on_cuda_the_pass_is_taken_where_every_query_has_its_key(place, queries, keys, taken):
     q, k = (
-        SimpleNamespace(shape=(2, 4, n, 3), device=SimpleNamespace(type="cuda"), requires_grad=True)
+        SimpleNamespace(shape=(2, 4, n, 3), device=SimpleNamespace(type=place), requires_grad=True)
         for n in (queries, keys)
     )
     bare = SimpleNamespace(kernel=SOFTMAX, q=q, k=k, mask=None, bias=None, softcap=None)

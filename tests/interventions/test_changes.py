@@ -1,4 +1,4 @@
-"""Which entries of an activation a site changes, by hand."""
+"""Which entries of an activation a site changes, and which positions tokens are given, by hand."""
 
 from functools import partial
 
@@ -8,9 +8,11 @@ from refusals import refused
 
 from sinkinterp import interventions as iv
 from sinkinterp.attention import sites
+from sinkinterp.attention.shapes import ModelShape
+from sinkinterp.attention.sites import Edit
 from sinkinterp.attention.slots import SinkLogit
 from sinkinterp.interventions.attention_layers import Evict
-from sinkinterp.interventions.changes import Apply
+from sinkinterp.interventions.changes import Apply, RemovePosition, ReplacePosition
 
 LAYER = 3  # of `make_call`, with 6 query heads over 3 key heads
 STREAMS = {
@@ -123,3 +125,31 @@ def test_scores_behind_a_pattern_that_was_set_are_not_changed_in_vain(make_call)
 def test_tables_are_layer_0_to_the_activations_that_are_put(site):
     x, given = torch.randn(2, 5, 7), torch.randn(2, 5, 7)
     assert STREAMS[site](iv.Change(site, iv.Put({0: given})), x).equal(given)
+
+
+IDS = torch.arange(7)
+SHAPE = ModelShape(3, (0, 1, 2), 5, 5, 2, 11, 97)
+
+
+@pytest.mark.parametrize(("edit", "rows"), [
+    (iv.SwapPositions(0, 4), [4, 1, 2, 3, 0, 5, 6]), (ReplacePosition(0, 4), [4, 1, 2, 3, 4, 5, 6]),
+    (Edit(), [0, 1, 2, 3, 4, 5, 6]),
+], ids=str)  # fmt: skip
+def test_other_positions_by_hand(edit, rows):
+    assert edit.position_ids(IDS).tolist() == rows and IDS.equal(torch.arange(7))
+
+
+def test_a_removed_position_adds_nothing_and_the_others_what_they_did():
+    x = torch.randn(1, 7, 3)
+    before = x.clone()
+    removed = RemovePosition([2, 5]).position_embedding(x)
+    assert removed[:, [2, 5]].eq(0).all() and removed[:, [0, 1, 3, 4, 6]].equal(x[:, [0, 1, 3, 4, 6]])
+    assert RemovePosition().position_embedding(x).eq(0).all() and x.equal(before)
+
+
+@pytest.mark.parametrize("edit", [iv.SwapPositions, ReplacePosition])
+def test_positions_that_change_nothing_or_do_not_exist_are_refused(edit):
+    refused(lambda: edit(3, 3))
+    for first, second, absent in ((-1, 3, -1), (0, 7, 7)):
+        refused(partial(edit(first, second).check, SHAPE, 7), f"position {absent}")
+    edit(0, 6).check(SHAPE, 7)
