@@ -137,7 +137,7 @@ TYPED = {
     "not masks of its own; leave attention_mask out": (
         "inside(lambda m: m(T, attention_mask=(torch.rand(2, 1, 11, 11) > 0.3).tril()))", "inside(lambda m: m(T))",
     ),
-    "name positions that it has by then, or leave prefill_chunk_size out": (
+    "name positions that it has by then, or pass the whole prompt at once, without prefill_chunk_size": (
         "inside(lambda m: m.generate(T[:1], max_new_tokens=2, prefill_chunk_size=4, do_sample=False), FAR)",
         "inside(lambda m: m.generate(T[:1], max_new_tokens=2, do_sample=False), FAR)",
     ),

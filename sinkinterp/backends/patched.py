@@ -240,7 +240,8 @@ class _Patch(Attached):
         except InputError as error:
             if is_whole:
                 raise
-            row, fix = int(group.rows[0]), "name positions that it has by then, or leave prefill_chunk_size out"
+            row = int(group.rows[0])
+            fix = "name positions that it has by then, or pass the whole prompt at once, without prefill_chunk_size"
             raise InputError(f"{error}; sequence {row} has {n} tokens when its first pass ends: {fix}") from error
 
     def _positions(

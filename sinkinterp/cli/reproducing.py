@@ -18,7 +18,7 @@ from ..backends.named_models import MADE, models
 from ..checks import InputError, each_once
 from ..data.progress import progress_bars
 from ..files import data_of
-from ..runs.catalogue import Scale, experiment_names, full_name, load_book, load_chapters, summary_of
+from ..runs.catalogue import Scale, experiment_names, full_name, load_module, summary_of
 from ..spec import flat
 from ..table import Table
 from . import options
@@ -98,7 +98,7 @@ class Planned:
             words += [f"measures {', '.join(dict.fromkeys(given)) or 'what it trains'}"]
         if recipes or not words:
             words += [cost_text(recipes, self.scope.cache)]
-        chapters = load_chapters()
+        chapters = load_module("book.chapter")
         stem = chapters.stem_of(self.name, self.scope.label)
         hours, of, machine = chapters.time_taken(self.out, stem, self.command)
         words += [f"the chapter in {self.out} took {hours:.2f} hours {of} on {machine}"] if machine else []
@@ -114,12 +114,12 @@ class Planned:
         table = self.experiment.table(self.scope)
         took = time.perf_counter() - start[0], sum(os.times()[:4]) - start[1]
         times = {"seconds": round(took[0], 1), "processor seconds": round(took[1], 1)}
-        chapters = load_chapters()
+        chapters = load_module("book.chapter")
         made = {"command": self.command, "scale": self.scope.label, **chapters.provenance(), **times}
         verdicts = self.experiment.verdicts(table, self.scope.label)
         chapter = chapters.Chapter(self.name, summary_of(self.name), table, verdicts, made)
         digest, figure = self.experiment.digest(table), self.experiment.draw(replace(table, title=chapter.title))
-        for file in load_book().write_chapter(self.out, chapter, digest, figure):
+        for file in load_module("book.story").write_chapter(self.out, chapter, digest, figure):
             print_written(file)
         deliver([], (save, lambda: content(table, suffix_of(save))))
         tables = [replace(digest, title=chapter.title), chapters.verdict_table(chapter)]
@@ -194,7 +194,7 @@ def reproduce(
 
 def _check_chapters(out: Path, names: Sequence[str], scale: Scale | None, force: bool) -> None:
     """Raises InputError unless the chapters can be written into the folder `out`."""
-    chapters = load_chapters()
+    chapters = load_module("book.chapter")
     stems = [chapters.stem_of(name, scale) for name in names]
     check_outputs(force, *(out / f"{stem}.{ending}" for stem in stems for ending in ("json", "html")))
     chapters.check_plotly(out)

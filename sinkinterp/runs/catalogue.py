@@ -5,7 +5,7 @@ from enum import StrEnum
 from types import ModuleType
 
 from .._experiments import FOLDER, module
-from ..checks import InputError, choice, instance_of, nearest
+from ..checks import InputError, instance_of, nearest
 
 
 class Scale(StrEnum):
@@ -47,22 +47,9 @@ def summary_of(name: str) -> str:
 
 
 def load_module(name: str) -> ModuleType:
-    """The module of an experiment. Raises InputError where there is none."""
-    choice(name, dict.fromkeys(experiment_names()), "experiment")
+    """An experiment, or another module of their folder, such as "book.chapter"."""
     load_package()
     return module(name)
-
-
-def load_book() -> ModuleType:
-    """The module that writes the book: its chapters, its front page and the story."""
-    load_package()
-    return module("book.story")
-
-
-def load_chapters() -> ModuleType:
-    """The module of the book's chapters: their files, their titles and their verdicts."""
-    load_package()
-    return module("book.chapter")
 
 
 def load_package() -> None:

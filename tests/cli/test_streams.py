@@ -17,7 +17,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from sinkinterp.cli.main import app
-from sinkinterp.runs.catalogue import load_book
+from sinkinterp.runs.catalogue import load_module
 from sinkinterp.runs.experiment import Experiment
 from sinkinterp.table import Table
 
@@ -52,8 +52,8 @@ def quick(monkeypatch, tmp_path):
     tables = SimpleNamespace(twins=WIDE, residuals=WIDE, swaps=WIDE)
     monkeypatch.setattr("sinkinterp.pages.demo.demo", lambda *_, **__: tables)
     monkeypatch.setattr("sinkinterp.pages.demo.demo_page", lambda _: "a page" * 10_000)
-    monkeypatch.setattr(load_book(), "passages", lambda chapters: [])
-    monkeypatch.setattr(load_book(), "front_page", lambda *parts: "a page")
+    monkeypatch.setattr(load_module("book.story"), "passages", lambda chapters: [])
+    monkeypatch.setattr(load_module("book.story"), "front_page", lambda *parts: "a page")
 
 
 @pytest.fixture(scope="module")
