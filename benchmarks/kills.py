@@ -40,6 +40,7 @@ from experiments.shared.rules import has_sink
 from experiments.shared.study import BASES, architecture, study
 from sinkinterp.backends.load import load
 from sinkinterp.data import packing, tokenizers
+from sinkinterp.data.choices import Scale
 from sinkinterp.data.packing import Corpus, PackedText
 from sinkinterp.data.texts import Texts
 from sinkinterp.data.tokenizers import ByteBPE
@@ -48,7 +49,6 @@ from sinkinterp.files import verify
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.measure import measure
 from sinkinterp.report.report import Report
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Scope
 from sinkinterp.runs.trained import trained
 from sinkinterp.runs.workers import Here

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from sinkinterp.attention.kernels import Kernel
+from sinkinterp.data.choices import Scale
 from sinkinterp.files import cache_folder
 from sinkinterp.lm.model import LMSpec, SinkForCausalLM, build
 from sinkinterp.lm.variants import BASE, attn
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.table import Cell, Table
 from sinkinterp.train.loop import Task, prepared, threads

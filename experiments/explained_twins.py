@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from functools import partial
 
+from sinkinterp.data.choices import Scale
 from sinkinterp.report.explanation import SHARE
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import MODEL, SEED, Table
 from sinkinterp.train.recipe import demo_recipe

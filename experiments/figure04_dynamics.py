@@ -8,7 +8,7 @@ from statistics import fmean
 import numpy as np
 import plotly.graph_objects as go
 
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.data.choices import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import SINK_LENGTH, training
 from sinkinterp.runs.workers import in_order

@@ -6,12 +6,12 @@ from dataclasses import replace
 from sinkinterp import table as col
 from sinkinterp.attention.masks import Causal, Prefix
 from sinkinterp.attention.sites import RESIDUAL
+from sinkinterp.data.choices import Scale
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.lm.variants import attn
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.metric import Metric
 from sinkinterp.metrics.residuals import is_massive, norm_ratio
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Decision, Outcome, Rule
 from sinkinterp.runs.trained import SINK_LENGTH, Run
 from sinkinterp.table import Cell, Table

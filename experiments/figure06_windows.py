@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from sinkinterp.attention.masks import Causal, Window
+from sinkinterp.data.choices import Scale
 from sinkinterp.lm.variants import attn
-from sinkinterp.runs.catalogue import Scale
 
 from .shared.rules import has_sink, higher, setup, sink_at
 from .shared.study import Arm, Edition, setting, study

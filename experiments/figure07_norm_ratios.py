@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import plotly.graph_objects as go
 
+from sinkinterp.data.choices import Scale
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.plots.theme import unique_values
 from sinkinterp.report.norms import residual_norms, residual_norms_by_block
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Decision, Outcome, Rule
 from sinkinterp.table import ALPHA_1, MODEL, Cell, Table
 from sinkinterp.train.recipe import demo_recipe

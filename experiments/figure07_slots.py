@@ -8,11 +8,11 @@ import plotly.graph_objects as go
 import torch
 
 from sinkinterp.backends.model_files import load_model
+from sinkinterp.data.choices import Scale
 from sinkinterp.lm.model import SinkForCausalLM
 from sinkinterp.measurement.measure import measure
 from sinkinterp.plots.theme import sweep_figure, unique_values
 from sinkinterp.report.norms import OTHER_TOKENS, RATIO, residual_norms_by_block
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import BLOCK, MODEL, SEED, Cell, Table

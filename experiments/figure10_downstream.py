@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
+from sinkinterp.data.choices import Scale
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.estimates import Estimate, estimate_cells
 from sinkinterp.report.readings import protocol_note
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Decision, Outcome, Rule
 from sinkinterp.table import MODEL, SINK_1, Cell, Table, high_of, low_of
 

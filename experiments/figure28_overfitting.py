@@ -5,7 +5,7 @@ from functools import partial
 
 import plotly.graph_objects as go
 
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.data.choices import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import PANELS, STEP, VALID_LOSS, Panel, Run, training
 from sinkinterp.table import Table

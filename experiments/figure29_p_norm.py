@@ -4,8 +4,8 @@ from dataclasses import replace
 from functools import partial
 
 from sinkinterp.attention.kernels import Exp, Kernel, PNorm, Sigmoid, Similarity
+from sinkinterp.data.choices import Scale
 from sinkinterp.lm.variants import attn
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import ALPHA_1, LOSS, MODEL, RESIDUAL_RATIO, SINK_1, Table
 

@@ -10,9 +10,9 @@ from statistics import fmean, median
 
 import plotly.graph_objects as go
 
+from sinkinterp.data.choices import Scale
 from sinkinterp.data.sources import embedded_texts
 from sinkinterp.files import cache_folder, write_file
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import PANELS, STEP, VALID_LOSS, Panel, run_of, training
 from sinkinterp.runs.workers import in_order

@@ -12,6 +12,7 @@ from sinkinterp.attention.shapes import Residual
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.subject import Subject
 from sinkinterp.checks import InputError
+from sinkinterp.data.choices import Scale
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.interventions import (
@@ -32,7 +33,6 @@ from sinkinterp.measurement.sweep import SEEDS, importance
 from sinkinterp.metrics.estimates import estimate, estimate_cells, intervals, ratio
 from sinkinterp.metrics.metric import Metric
 from sinkinterp.report.report import Report
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import Cell, Table
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sinkinterp.data.backcopy import BigramBackcopy
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.data.choices import Scale
 from sinkinterp.train.recipe import Recipe, with_variant
 
 from .shared.rules import has_sink

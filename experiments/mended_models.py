@@ -26,14 +26,13 @@ from sinkinterp.applications.streaming import loss_of
 from sinkinterp.backends.adapters import AddedKeyValue, AllWeights, Lora, NoAddedSlots, with_adapter, without_adapter
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.checks import InputError
-from sinkinterp.data.choices import Bos
+from sinkinterp.data.choices import Bos, Scale
 from sinkinterp.data.draws import HELD_OUT
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import TextToTokens, Tokens
 from sinkinterp.files import cache_folder
 from sinkinterp.metrics.estimates import intervals, mean_cells, rate_cells
 from sinkinterp.plots.theme import sweep_figure, unique_values
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import ALPHA_1, EDIT, MODEL, SINK_1, Cell, Table
 from sinkinterp.train.checkpoint import History

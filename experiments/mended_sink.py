@@ -12,6 +12,7 @@ import torch
 from sinkinterp.applications.streaming import loss_of
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.model_files import load_model
+from sinkinterp.data.choices import Scale
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import cache_folder
 from sinkinterp.lm.attention import AttentionSpec
@@ -19,7 +20,6 @@ from sinkinterp.lm.model import SinkForCausalLM, build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.estimates import SHARES, estimate, estimate_cells, mean_cells
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import ALPHA_1, EDIT, LOSS, MODEL, NULL, RESIDUAL_RATIO, SEED, SINK_1, SLOT_RATE, Cell, Table

@@ -6,6 +6,7 @@ from dataclasses import replace
 import plotly.graph_objects as go
 
 from sinkinterp.attention.kernels import Sigmoid
+from sinkinterp.data.choices import Scale
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.interventions import AddSinkLogit, Edit, PatchNormalization, RemoveColumn, ZeroKeyBias
@@ -13,7 +14,6 @@ from sinkinterp.interventions.attention_layers import Dropped
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.readings import protocol_note
 from sinkinterp.report.report import Report
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Decision, Rule
 from sinkinterp.table import ALPHA_1, EDIT, SINK_1, Cell, Table
 

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import torch
 
 from sinkinterp.checks import InputError
-from sinkinterp.data.choices import Bos
+from sinkinterp.data.choices import Bos, Scale
 from sinkinterp.data.progress import Progress
 from sinkinterp.interventions import Change, ChangeMLP, ChangeOutputs, ChangeResidual, ChangeValues
 from sinkinterp.measurement.activation_patching import (
@@ -20,7 +20,6 @@ from sinkinterp.measurement.activation_patching import (
     restored_figure,
 )
 from sinkinterp.measurement.path_patching import path_patching
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import HEAD, LAYER, POSITION, Cell, Table, high_of, low_of
 

@@ -6,6 +6,7 @@ from functools import partial
 
 import plotly.graph_objects as go
 
+from sinkinterp.data.choices import Scale
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.place_or_token import (
     Answer,
@@ -15,7 +16,6 @@ from sinkinterp.measurement.place_or_token import (
     place_or_token,
     within_an_interval,
 )
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Decision, Outcome, Rule
 from sinkinterp.table import INPUT, LENGTH, LOSS, MODEL, Cell, Table
 

@@ -13,10 +13,10 @@ from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.subject import Subject
+from sinkinterp.data.choices import Scale
 from sinkinterp.data.tokens import repeated_token
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.trained import trained
 from sinkinterp.runs.workers import in_order

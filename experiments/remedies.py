@@ -10,9 +10,9 @@ from plotly.subplots import make_subplots
 
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.model_files import load_model
+from sinkinterp.data.choices import Scale
 from sinkinterp.metrics.estimates import estimate, estimate_cells
 from sinkinterp.plots.theme import colour, in_words, themed
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import ALPHA_1, EXCESS, LOSS, MODEL, NULL, RESIDUAL_RATIO, SEED, SINK_1, SLOT_RATE, Table

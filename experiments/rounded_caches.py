@@ -18,10 +18,10 @@ from sinkinterp.applications.eviction import (
 from sinkinterp.applications.streaming import ADDED
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.model_files import load_model
+from sinkinterp.data.choices import Scale
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.estimates import Estimate, estimate_cells
 from sinkinterp.plots.theme import GREY, colour, themed, unique_values
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import ALPHA_1, MODEL, NULL, RESIDUAL_RATIO, SEED, Cell, Table, high_of, low_of

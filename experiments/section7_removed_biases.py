@@ -10,8 +10,8 @@ from typing_extensions import override
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.slots import SlotRow
 from sinkinterp.checks import InputError
+from sinkinterp.data.choices import Scale
 from sinkinterp.interventions import Edit, RemoveKeySlot
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import EDIT, LOSS, MODEL, SINK_1, Table

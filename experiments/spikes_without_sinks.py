@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import plotly.graph_objects as go
 
+from sinkinterp.data.choices import Scale
 from sinkinterp.lm.block import FFN, GatedFFN, UpdateNorm
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.estimates import mean_cells
 from sinkinterp.metrics.residuals import PEAK_OVER_MEDIAN
 from sinkinterp.plots.theme import sweep_figure
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import ALPHA_1, LOSS, MODEL, SEED, SINK_1, Table

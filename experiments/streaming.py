@@ -7,9 +7,9 @@ import plotly.graph_objects as go
 from sinkinterp.applications.streaming import streaming_table
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.checks import InputError
+from sinkinterp.data.choices import Scale
 from sinkinterp.data.progress import Progress
 from sinkinterp.plots.theme import sweep_figure
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 

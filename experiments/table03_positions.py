@@ -1,6 +1,6 @@
 """Table 3: every position embedding makes a sink, and so does none."""
 
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.data.choices import Scale
 
 from .shared.rules import has_sink
 from .shared.study import architecture, study

@@ -1,6 +1,6 @@
 """Table 5: the longer a fixed v*, the more of the sink returns to the first token."""
 
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.data.choices import Scale
 from sinkinterp.table import ALPHA_SLOT, RESIDUAL_RATIO
 
 from .shared.rules import higher

@@ -7,10 +7,9 @@ import plotly.graph_objects as go
 
 from sinkinterp.applications.position_swap import REPEATED, UNTOUCHED, paper_grid, paper_targets, swap_chart, swap_table
 from sinkinterp.backends.encoder import NoEncoder
-from sinkinterp.data.choices import Bos
+from sinkinterp.data.choices import Bos, Scale
 from sinkinterp.data.progress import Progress
 from sinkinterp.report.readings import short_name
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import EDIT, INPUT, MODEL, SEED, SINK_1, SINK_T, TARGET, Cell, Table
 from sinkinterp.train.recipe import RECIPES, demo_recipe, with_variant

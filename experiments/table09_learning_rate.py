@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.data.choices import Scale
 from sinkinterp.train.recipe import Recipe
 
 from .shared.rules import higher

@@ -1,6 +1,6 @@
 """Table 10 (right) and section 5: the sink is on a token that is always the same, or where nothing can be predicted."""
 
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.data.choices import Scale
 
 from .shared.changed_text import on_changed_text
 from .shared.rules import higher, sink_at

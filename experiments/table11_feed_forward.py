@@ -1,6 +1,6 @@
 """Table 11: the activation of the feed-forward layers does not matter."""
 
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.data.choices import Scale
 
 from .shared.rules import alike, has_sink, setup
 from .shared.study import architecture, study

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.data.choices import Scale
 from sinkinterp.table import ALPHA_SLOT
 from sinkinterp.train.recipe import Recipe, with_variant
 

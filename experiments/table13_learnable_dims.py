@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sinkinterp.attention.slots import KeySlot, LearnedRow
+from sinkinterp.data.choices import Scale
 from sinkinterp.lm.variants import attn
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import ALPHA_SLOT, NULL_SLOT
 

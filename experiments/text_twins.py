@@ -1,6 +1,6 @@
 """Tables 4 and 6 on text: small models of Python code that repeats itself, the twins that ship among them."""
 
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.data.choices import Scale
 from sinkinterp.table import ALPHA_SLOT, NULL_SLOT
 
 from .shared.rules import has_no_sink, has_sink, higher, setup

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
+from sinkinterp.data.choices import Scale
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.estimates import estimate_cells, intervals
 from sinkinterp.plots.theme import PERCENT, cells_of, colour, error_bars, escaped, model_numbers, themed, unique_values
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Rule
 from sinkinterp.runs.trained import valid_loss
 from sinkinterp.table import ALPHA_1, MODEL, SEED, Cell, Table

@@ -1,6 +1,6 @@
 """Tables 4 and 6 on text without BOS, as the paper reads its models, so that any token may come first."""
 
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.data.choices import Scale
 from sinkinterp.table import ALPHA_SLOT, NULL_SLOT
 
 from .shared.rules import has_no_sink, has_sink, higher

@@ -50,7 +50,7 @@ def pytest_configure(config):
     import torch
     import typer.main
 
-    from sinkinterp.runs.catalogue import load_package
+    from sinkinterp._experiments import load_package
 
     load_package()  # tests import what experiments share as `reproduce` does: from sinkinterp._experiments
     kaleido.start_sync_server = lambda **_: None  # most pictures of tests are not drawn

@@ -16,9 +16,9 @@ from forks import ended, forked, forks
 from IPython.core.interactiveshell import InteractiveShell
 from typer.main import get_command
 
+from sinkinterp._experiments import full_name
 from sinkinterp.backends.named_models import downloaded
 from sinkinterp.cli.main import app
-from sinkinterp.runs.catalogue import full_name
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

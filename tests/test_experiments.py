@@ -22,6 +22,7 @@ from sinkinterp._experiments.shared.study import NUMBERS, measured
 import sinkinterp as si
 from experiments.book import models as book_models, verdicts
 from experiments.shared.long_texts import long_texts
+from sinkinterp._experiments import experiment_names, load_module, summary_of
 from sinkinterp.applications import position_swap
 from sinkinterp.applications.position_swap import paper_targets
 from sinkinterp.attention.sites import RESIDUAL
@@ -29,12 +30,11 @@ from sinkinterp.backends.encoder import Silence
 from sinkinterp.checks import InputError
 from sinkinterp.cli import reproducing
 from sinkinterp.data import sources
-from sinkinterp.data.choices import Bos
+from sinkinterp.data.choices import Bos, Scale
 from sinkinterp.data.progress import silent
 from sinkinterp.data.tokens import random_tokens, repeated_token
 from sinkinterp.lm.model import build
-from sinkinterp.runs import catalogue, trained as trained_runs
-from sinkinterp.runs.catalogue import Scale, experiment_names, load_module, summary_of
+from sinkinterp.runs import trained as trained_runs
 from sinkinterp.runs.experiment import TRAINED, Scope, load_experiment
 from sinkinterp.runs.workers import Here
 from sinkinterp.table import REASON, STATE
@@ -347,7 +347,7 @@ def test_the_module_is_the_command(capsys):
 
 
 def test_an_installation_without_experiments_says_so(call, tmp_path, monkeypatch):
-    monkeypatch.setattr(catalogue, "FOLDER", tmp_path / "site-packages" / "experiments")
+    monkeypatch.setattr("sinkinterp._experiments.FOLDER", tmp_path / "site-packages" / "experiments")
     code, output, _ = call("reproduce", "table07")
     assert code == 2 and "no experiment" in output
     refused(lambda: experiment_names())

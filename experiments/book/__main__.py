@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from sinkinterp._experiments import summary_of
 from sinkinterp.checks import InputError, refusal
 from sinkinterp.files import write_file
-from sinkinterp.runs.catalogue import summary_of
 from sinkinterp.runs.experiment import load_experiment
 
 from . import cells, models, pictures, story, verdicts

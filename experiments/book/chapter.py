@@ -16,11 +16,12 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from sinkinterp._experiments import experiment_names
 from sinkinterp.checks import InputError, check_count, refusal
+from sinkinterp.data.choices import Scale
 from sinkinterp.files import path_of, write_file
 from sinkinterp.measurement.measure import PACKAGES
 from sinkinterp.pages.page import Section, page
-from sinkinterp.runs.catalogue import Scale, experiment_names
 from sinkinterp.runs.experiment import Outcome, Verdict, counted, load_experiment, standing
 from sinkinterp.table import SINK_1, Cell, Table, published
 

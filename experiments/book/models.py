@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.data.choices import Scale
 from sinkinterp.runs.experiment import Outcome, load_experiment
 from sinkinterp.table import ALPHA_1, LOSS, MODEL, NULL, SINK_1, SLOT_RATE, Cell, published
 

@@ -16,7 +16,9 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from sinkinterp import table as col
+from sinkinterp._experiments import experiment_names
 from sinkinterp.checks import InputError
+from sinkinterp.data.choices import Scale
 from sinkinterp.files import write_file
 from sinkinterp.measurement.maps import attention_map
 from sinkinterp.measurement.measure import measure
@@ -24,7 +26,6 @@ from sinkinterp.pages.page import TEMPLATES, rendered, with_figures
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.heads import heads_overview
 from sinkinterp.report.readings import short_name
-from sinkinterp.runs.catalogue import Scale, experiment_names
 from sinkinterp.runs.experiment import Outcome, counted, load_experiment
 from sinkinterp.table import ALPHA_1, MODEL, Cell, Table
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sinkinterp.runs.catalogue import experiment_names, summary_of
+from sinkinterp._experiments import experiment_names, summary_of
 from sinkinterp.runs.experiment import Outcome, counted
 
 from .chapter import Chapter, chapters_in

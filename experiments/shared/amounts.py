@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sinkinterp.data.backcopy import BigramBackcopy
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.data.choices import Scale
 from sinkinterp.train.recipe import Recipe
 
 from .study import Arm, setting

@@ -13,13 +13,12 @@ from sinkinterp.backends.load import load
 from sinkinterp.backends.model_files import DeviceMap
 from sinkinterp.backends.named_models import downloads, located
 from sinkinterp.backends.subject import Subject
-from sinkinterp.data.choices import Bos
+from sinkinterp.data.choices import Bos, Scale
 from sinkinterp.data.progress import OnProgress, Progress, no_progress, silent
 from sinkinterp.data.texts import Texts
 from sinkinterp.data.tokens import TokenSet, random_tokens, repeated_token
 from sinkinterp.lm.variants import variants
 from sinkinterp.runs import trained
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.inputs import Inputs
 from sinkinterp.runs.workers import Here, in_order

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sinkinterp.backends.encoder import Silence
-from sinkinterp.data.choices import Bos
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.data.choices import Bos, Scale
 
 from .cases import Model, Named
 

@@ -16,13 +16,13 @@ from plotly.subplots import make_subplots
 from sinkinterp import table as col
 from sinkinterp.backends.subject import Subject
 from sinkinterp.data.backcopy import BosFirst
+from sinkinterp.data.choices import Scale
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import cache_folder
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics.estimates import SHARES, estimate_cells, mean_cells
 from sinkinterp.plots.theme import GREY, SHARE, cells_of, colour, error_bars, escaped, themed, unique_values
 from sinkinterp.report.report import Report
-from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import TRAINED, Experiment, Rule, Scope
 from sinkinterp.runs.trained import SINK_LENGTH, Run, trained, valid_loss
 from sinkinterp.runs.workers import in_order

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .._experiments import experiment_names, full_name, load_module, summary_of
 from ..backends.named_models import MADE, models
 from ..checks import InputError, each_once
+from ..data.choices import Scale
 from ..data.progress import progress_bars
 from ..files import data_of
-from ..runs.catalogue import Scale, experiment_names, full_name, load_module, summary_of
 from ..spec import flat
 from ..table import Table
 from . import options

@@ -1,4 +1,4 @@
-"""Choices that a user names: the rule about BOS, how random tokens are drawn, and the dtype of a model."""
+"""Choices that a user names, such as the rule about BOS, the dtype of a model, and the scale of an experiment."""
 
 from enum import StrEnum
 
@@ -41,3 +41,14 @@ class Dtype(StrEnum):
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
+
+
+class Scale(StrEnum):
+    """Which models an experiment runs on."""
+
+    SMOKE = "smoke"  # what ships, or a few steps of training: seconds, no result
+    DEMO = "demo"  # toys that train in seconds
+    TEXT = "text"  # small models of text, some seven minutes each
+    GPU = "gpu"  # models of text without BOS: a minute each on a GPU, hours on a CPU
+    REAL = "real"  # pretrained models that `make models` downloads
+    PAPER = "paper"  # the paper's models

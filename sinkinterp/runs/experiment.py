@@ -12,13 +12,14 @@ from typing import Any
 import plotly.graph_objects as go
 
 from .. import table as col
+from .._experiments import full_name, load_module
 from ..backends.encoder import EncoderInput
 from ..backends.model_files import DeviceMap
 from ..checks import InputError, choice, instance_of, refuse_first, whole_number
+from ..data.choices import Scale
 from ..data.progress import Progress, progress_bars, silent
 from ..data.texts import Texts, source_of
 from ..table import MODEL, SEED, Cell, Table
-from .catalogue import Scale, full_name, load_module
 from .trained import Trainable
 from .workers import Here, Processes, Workers
 

@@ -13,6 +13,7 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from .._experiments import load_package
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load
 from ..backends.subject import Subject
@@ -43,7 +44,6 @@ from ..train.checkpoint import card, push
 from ..train.distributed import joined
 from ..train.loop import Evaluate, Job, Task, held_out_tokens, job_of, prepared
 from ..train.recipe import Fit, NextToken, Objective, Recipe, described, recipe_in
-from .catalogue import load_package
 
 EVALUATION_SEQUENCES = 256  # held-out sequences that an evaluation during training reads, at most
 EVALUATION_TOKENS = 65_536  # tokens that these sequences have together, at most

@@ -15,9 +15,9 @@ from multiprocessing import resource_tracker
 from threading import Thread
 from typing import Any, TypeVar
 
+from .._experiments import load_package
 from ..checks import InputError, check_installed, refusal
 from ..data.progress import OnProgress, no_progress
-from .catalogue import load_package
 
 LOCAL = "local"  # the address that stands for a cluster of this machine alone
 A = TypeVar("A")

@@ -16,8 +16,8 @@ from forks import ended, forked, forks
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from sinkinterp._experiments import load_module
 from sinkinterp.cli.main import app
-from sinkinterp.runs.catalogue import load_module
 from sinkinterp.runs.experiment import Experiment
 from sinkinterp.table import Table
 

@@ -13,7 +13,8 @@ from corpora import byte_tokenizer
 from datasets import Dataset
 from hub.loopback import Hub, environment_of
 
-from sinkinterp.runs.catalogue import Scale, load_module
+from sinkinterp._experiments import load_module
+from sinkinterp.data.choices import Scale
 
 pytestmark = pytest.mark.timeout(300)
 BYTES, EOS = 256, "<|endoftext|>"

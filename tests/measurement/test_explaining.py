@@ -8,6 +8,7 @@ from refusals import refused
 from transformers import BambaConfig, BambaForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import sinkinterp as si
+from sinkinterp._experiments import load_module
 from sinkinterp.backends.anatomy import removed_after
 from sinkinterp.backends.encoder import NoEncoder
 from sinkinterp.backends.frozen import frozen
@@ -15,7 +16,6 @@ from sinkinterp.backends.load import load
 from sinkinterp.measurement import explaining
 from sinkinterp.measurement.explaining import cut_maps, path_edit
 from sinkinterp.measurement.lens import POSITION_BIAS, head_pairs, logit_parts, parts_by_block, whole_score
-from sinkinterp.runs.catalogue import load_module
 from sinkinterp.runs.inputs import Inputs
 
 FAMILIES = (

@@ -9,12 +9,12 @@ from refusals import refused
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
+from sinkinterp._experiments import load_module
 from sinkinterp.attention import sites
 from sinkinterp.backends.load import BACKENDS, load
 from sinkinterp.measurement import measure as batching
 from sinkinterp.measurement.patching import activations, attribution, gradients, mean_patch, patch, patches  # fmt: skip
 from sinkinterp.metrics.metric import next_token_loss
-from sinkinterp.runs.catalogue import load_module
 
 TOKENS, OTHERS = tokens_of(11), tokens_of(12)[:, 1:]
 SITES = (

@@ -12,14 +12,14 @@ from transformers.models.qwen2.modeling_qwen2 import apply_rotary_pos_emb
 import sinkinterp as si
 from experiments.shared.biases import PARTS, AsFarAtRandom, four_parts, seen
 from experiments.shared.windows import FIRST, KINDS, WINDOWS_FIRST, delimiters_of, shares
+from sinkinterp._experiments import experiment_names, load_module
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.sites import HeadWeights
 from sinkinterp.backends.frozen import frozen
-from sinkinterp.data.choices import Bos
+from sinkinterp.data.choices import Bos, Scale
 from sinkinterp.data.tokens import random_tokens
 from sinkinterp.files import seal
 from sinkinterp.interventions import RemoveColumn, ZeroKeyBias, ZeroQueryBias, ZeroValueBias
-from sinkinterp.runs.catalogue import Scale, experiment_names, load_module
 from sinkinterp.runs.experiment import Outcome, Rule, Scope, load_experiment
 from sinkinterp.table import Table
 

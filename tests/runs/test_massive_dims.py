@@ -8,13 +8,13 @@ from typer.testing import CliRunner
 
 import sinkinterp as si
 from experiments.shared.massive import chosen_dims, massive_dims
+from sinkinterp._experiments import load_module
 from sinkinterp.backends.encoder import NoEncoder, TokenIds
 from sinkinterp.backends.named_models import downloads
 from sinkinterp.cli.main import app
-from sinkinterp.data.choices import Bos
+from sinkinterp.data.choices import Bos, Scale
 from sinkinterp.data.tokens import random_tokens
 from sinkinterp.interventions import Zero
-from sinkinterp.runs.catalogue import Scale, load_module
 from sinkinterp.runs.experiment import Scope
 
 SEQUENCES, BLOCKS, DIMS = 3, 5, 7

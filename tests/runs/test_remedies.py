@@ -5,14 +5,15 @@ import pytest
 import torch
 from sinkinterp._experiments.shared.study import BASES
 
+from sinkinterp._experiments import load_module
 from sinkinterp.applications.outliers import fake_quantised
 from sinkinterp.applications.streaming import loss_of
 from sinkinterp.backends.model_files import load_model
 from sinkinterp.data.backcopy import BigramBackcopy
+from sinkinterp.data.choices import Scale
 from sinkinterp.interventions.attention_layers import Evict
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.runs import trained
-from sinkinterp.runs.catalogue import Scale, load_module
 from sinkinterp.runs.experiment import Scope
 from sinkinterp.table import LOSS, MODEL, SEED, Table
 from sinkinterp.train.recipe import Recipe

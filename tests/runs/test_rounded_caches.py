@@ -2,9 +2,10 @@
 
 import pytest
 
+from sinkinterp._experiments import load_module
 from sinkinterp.applications.eviction import quantised_table
 from sinkinterp.backends.load import load
-from sinkinterp.runs.catalogue import Scale, load_module
+from sinkinterp.data.choices import Scale
 from sinkinterp.runs.experiment import Outcome, Scope
 from sinkinterp.runs.inputs import Inputs
 from sinkinterp.table import ALPHA_1, MODEL, RESIDUAL_RATIO, SEED, Table, high_of, low_of

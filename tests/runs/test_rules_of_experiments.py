@@ -4,8 +4,9 @@ import pytest
 import torch
 from refusals import refused
 
+from sinkinterp._experiments import load_module
 from sinkinterp.attention.slots import SlotRow
-from sinkinterp.runs.catalogue import Scale, load_module
+from sinkinterp.data.choices import Scale
 from sinkinterp.runs.experiment import GIVEN, Outcome, Scope, load_experiment
 from sinkinterp.table import ALPHA_1, ALPHA_HEAD, INPUT, MODEL, NULL, SEED, SINK_1, STRONGEST, Table, high_of, low_of
 

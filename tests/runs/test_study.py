@@ -21,8 +21,10 @@ from sinkinterp._experiments.shared.study import (
 
 import sinkinterp as si
 from sinkinterp import table as c
+from sinkinterp._experiments import experiment_names
 from sinkinterp.checks import InputError
 from sinkinterp.data.backcopy import BigramBackcopy
+from sinkinterp.data.choices import Scale
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.tokenizers import ByteBPE
 from sinkinterp.lm.attention import Rotary
@@ -30,7 +32,6 @@ from sinkinterp.lm.block import GatedFFN
 from sinkinterp.lm.model import LMSpec
 from sinkinterp.lm.variants import variants
 from sinkinterp.runs import estimate
-from sinkinterp.runs.catalogue import Scale, experiment_names
 from sinkinterp.runs.estimate import cost_of, seconds_of
 from sinkinterp.runs.experiment import TRAINED, Outcome, Scope, check_scope, load_experiment
 from sinkinterp.runs.trained import trained, valid_loss

@@ -16,7 +16,7 @@ from refusals import refused
 from sinkinterp._experiments.shared.rules import has_sink
 from sinkinterp._experiments.shared.study import BASES, architecture, study
 
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.data.choices import Scale
 from sinkinterp.runs.experiment import TRAINED, Scope, load_experiment
 from sinkinterp.runs.workers import LOCAL, Here, Processes, Ray
 from sinkinterp.table import MODEL, SEED, STATE
