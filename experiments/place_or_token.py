@@ -62,9 +62,9 @@ def found(table: Table) -> dict[str, Cell]:
     """The answer, the k where an interval holds its bound, and the fewest layers that make half of Sink_k."""
     rows = table.records()
     depths = {row["first layer"] for row in rows} | {row["last layer"] for row in rows}
-    early, late = depth_of(rows) if len(depths) > 3 else (None, None)  # None, the first and the last: none was tried
-    unsure = ", ".join(map(str, within_an_interval(rows)))
-    return {ANSWER: answer_of(rows).value, UNSURE: unsure, EARLY: early, LATE: late}
+    early, late = depth_of(table) if len(depths) > 3 else (None, None)  # None, the first and the last: none was tried
+    unsure = ", ".join(map(str, within_an_interval(table)))
+    return {ANSWER: answer_of(table).value, UNSURE: unsure, EARLY: early, LATE: late}
 
 
 def depths_of(attending: Sequence[int]) -> list[int]:

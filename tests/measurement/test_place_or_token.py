@@ -160,8 +160,8 @@ def test_what_marks_a_token_decides_what_its_sink_is_bound_to(columns, answer, d
     texts = torch.stack([torch.randperm(BOS, generator=draw)[: T - 1] for _ in range(N)])
     tokens = torch.cat((torch.full((N, 1), BOS), texts), 1)
     table = place_or_token(subject, tokens, positions=PLACES, progress=False)
-    assert answer_of(table.records()) is answer and f"is {answer}" in table.title
-    assert depth_of(table.records()) == depths and "of d =" not in table.title
+    assert answer_of(table) is answer and f"is {answer}" in table.title
+    assert depth_of(table) == depths and "of d =" not in table.title
     few = place_or_token(subject, tokens, positions=PLACES, layers=[1], progress=False)
     assert ("of d = 1)" in few.title) == (depths[0] is not None)
     one_more = [row["Sink_k"] for row in table.records() if row["edit"] == por.ONE_MORE]
