@@ -91,20 +91,20 @@ class PatchingMetric:
 
 def logit_difference(right: Sequence[int] | int, wrong: Sequence[int] | int, position: int = -1) -> PatchingMetric:
     """The logit of token `right` less that of `wrong`, at one position; a token for all pairs, or one for each."""
-    answers = [whole_numbers(given, "token ids", 0) for given in (right, wrong)]
+    rights, wrongs = (whole_numbers(given, "token ids", 0) for given in (right, wrong))
     position = whole_number(position, "a position")
 
-    def of(scene: Scene) -> PerSequence:
+    def logit_of(ids: Sequence[int], scene: Scene) -> PerSequence:
         logits = _at_position(scene.trace.logits, position).float()
-        n_pairs, vocab = scene.n_pairs, logits.shape[-1]
-        for ids in answers:
-            if len(ids) not in (1, n_pairs) or max(ids) >= vocab:
-                raise InputError(f"answers are one token id below {vocab}, or one for each pair; got {ids}")
-        chosen = [torch.tensor(ids, device=logits.device).expand(n_pairs)[scene.pairs] for ids in answers]
-        first, second = (logits.gather(1, ids[:, None])[:, 0] for ids in chosen)
-        return first - second
+        if len(ids) not in (1, scene.n_pairs) or max(ids) >= logits.shape[-1]:
+            raise InputError(f"answers are one token id below {logits.shape[-1]}, or one for each pair; got {ids}")
+        of_pairs = torch.tensor(ids, device=logits.device).expand(scene.n_pairs)[scene.pairs]
+        return logits.gather(1, of_pairs[:, None])[:, 0]
 
-    return PatchingMetric("logit difference", of, {}, (answers[0], answers[1], position), position != -1)
+    def of(scene: Scene) -> PerSequence:
+        return logit_of(rights, scene) - logit_of(wrongs, scene)
+
+    return PatchingMetric("logit difference", of, {}, (rights, wrongs, position), position != -1)
 
 
 def _at_position(logits: Logits, position: int) -> Float[Tensor, "sequence vocab"]:
@@ -165,7 +165,7 @@ def answer_difference(subject: Subject, answer: str, instead: str, position: int
     return logit_difference(answer_token(subject, answer), answer_token(subject, instead), position)
 
 
-Metric = PatchingMetric | Callable[[Logits], PerSequence]
+PatchingMetricLike = PatchingMetric | Callable[[Logits], PerSequence]
 
 
 @dataclass(frozen=True)
@@ -262,12 +262,9 @@ def _metric_of(metric: Any) -> PatchingMetric:
     """The metric that was given, or that of a function of logits. Raises InputError for anything else."""
     if isinstance(metric, PatchingMetric):
         return metric
-    if not callable(metric):
-        fix = "give one of sinkinterp.measurement.activation_patching, such as first_alpha(), or a function of logits"
-        raise InputError(f"{metric!r:.40} is not a metric of patching; {fix}")
-    if getattr(metric, "__module__", "") == __name__:
+    if getattr(metric, "__module__", "") == __name__ and callable(metric):
         raise InputError(f"{metric.__name__} makes a metric; call it: metric={metric.__name__}(...)")
-    accepting(metric, "a metric of patching, a function of logits,", None)
+    accepting(metric, "a metric of patching, such as first_alpha() or a function of logits,", None)
     return PatchingMetric(getattr(metric, "__name__", "metric"), lambda scene: metric(scene.trace.logits), {})
 
 
@@ -277,7 +274,7 @@ def activation_patching(  # noqa: PLR0913  two runs, what is patched, and how it
     corrupted: TokensLike | Any,
     *,
     site: Change = ChangeResidual(),
-    metric: Metric = divergence_from_clean(),
+    metric: PatchingMetricLike = divergence_from_clean(),
     by: Sequence[str] | None = None,
     first_order: bool = False,
     direct: bool = False,
@@ -308,7 +305,7 @@ def twin_patching(  # noqa: PLR0913  two models, what is patched, and how it is 
     tokens: TokensLike | Any,
     *,
     site: Change = ChangeResidual(),
-    metric: Metric = first_alpha(),
+    metric: PatchingMetricLike = first_alpha(),
     by: Sequence[str] | None = None,
     first_order: bool = False,
     direct: bool = False,
@@ -344,9 +341,10 @@ def restored(
     gap = _gap(runs.metric.name, whole, broken)
     places = _places(runs.site, given, axes)
     effects = {name: x - broken for name, x in _patched(runs, given, places, progress).items()}
+    at_random, who = effects[RESTORED], "a place drawn at random restores"
     others = _others(runs, axes, places, progress)
-    at_random = others - broken if len(others) else effects[RESTORED]
-    who = f"{len(others)} other places drawn at random restore" if len(others) else "a place drawn at random restores"
+    if len(others):
+        at_random, who = others - broken, f"{len(others)} other places drawn at random restore"
     notes = [
         f"{runs.names}: n={len(gap)} pairs, T={runs.clean.shape[1]}, {dtype_of(runs.subject)}",
         runs.protocol,
@@ -414,19 +412,17 @@ def _others(
     runs: Runs, axes: Sequence[str], places: Sequence[Place], progress: bool | OnProgress
 ) -> Float[Tensor, "place pair"]:
     """The metric with other places patched, at most `OTHERS` drawn at random that the axes have and the site omits."""
-    wider: dict[str, Any] = {"layers": None, **({"positions": None} if POSITION in axes else {})}
-    if runs.site.selector and _head_axis(runs.site) in axes:
-        wider[runs.site.selector] = None
-    if all(getattr(runs.site, name) is None for name in wider):  # the map has all places
+    selectors = {LAYER: "layers", POSITION: "positions", _head_axis(runs.site): runs.site.selector}
+    every: Any = replace(runs.site, **{selectors[axis]: None for axis in axes if axis in selectors})
+    if every == runs.site:  # the map has all places
         return torch.empty(0, len(runs.corrupted))
-    everywhere = replace(runs, site=replace(runs.site, **wider))
-    given = activations(everywhere.site, runs.source, runs.clean)
-    others = sorted({*_places(everywhere.site, given, axes)}.difference(places))
+    given = activations(every, runs.source, runs.clean)
+    others = sorted({*_places(every, given, axes)}.difference(places))
     order = torch.randperm(len(others), generator=torch.Generator().manual_seed(0))[:OTHERS]
     if not len(order):
         return torch.empty(0, len(runs.corrupted))
     with progress_of(progress, f"patching {runs.subject.name} at random") as on_pass:
-        return everywhere.values(given, [others[i] for i in order], on_pass)
+        return replace(runs, site=every).values(given, [others[i] for i in order], on_pass)
 
 
 def _rows(
@@ -476,13 +472,12 @@ def _written(runs: Runs, places: Sequence[Place]) -> Float[Tensor, "place pair"]
         raise InputError(f"direct says what heads or feed-forward layers write into two answers' logits; {fix}")
     n, length = runs.corrupted.shape
     right, wrong = (torch.tensor(ids).expand(n) for ids in answers[:2])
-    both = ((runs.source, runs.clean), (runs.subject, runs.corrupted))
-    clean, broken = (logit_parts(model, x, right, wrong, answers[2]) for model, x in both)
+    clean = logit_parts(runs.source, runs.clean, right, wrong, answers[2])
+    broken = logit_parts(runs.subject, runs.corrupted, right, wrong, answers[2])
     at, rows = answers[2] % length, []
     for layer, head, position, _ in places:
         heads = range(runs.subject.shape.n_heads) if head < 0 else (head,)
-        of_heads = [f"head {layer}.{h}" for h in heads]
-        names = of_heads if site.site == sites.OUTPUT else [f"MLP {layer}"]
+        names = [f"head {layer}.{h}" for h in heads] if site.site == sites.OUTPUT else [f"MLP {layer}"]
         is_there = position == at if position >= 0 else site.positions is None or at in site.positions
         rows.append(torch.stack([clean[name] - broken[name] for name in names]).sum(0) * is_there)
     return torch.stack(rows).float()

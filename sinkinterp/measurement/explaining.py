@@ -157,29 +157,6 @@ def path_edit(keys: Mapping[int, Keys], kv_heads: Collection[Head], length: int)
     return ChangeKeys(Add(values), kv_heads=sorted(kv_heads))
 
 
-def path_cuts(
-    path: Path, reads: Mapping[int, Reads], layers: Sequence[int], length: int, generator: torch.Generator
-) -> dict[str, Sequence[Edit]]:
-    """Returns what is cut of a path, and the control, vectors of the same lengths that point at random.
-
-    layers: those that attend. A writer that is neither a feed-forward layer nor attention is cut in keys alone.
-    """
-    keys = {layer: of_layer.keys for layer, of_layer in reads.items()}
-    n_heads = path.n_heads // len(reads)  # of a layer
-    read = {(layer, head * keys[layer].shape[1] // n_heads) for layer, head in path.readers}
-    drawn = {layer: torch.randn(x.shape, generator=generator) for layer, x in keys.items()}
-    as_long = {layer: x * (keys[layer].norm(dim=-1) / x.norm(dim=-1))[..., None] for layer, x in drawn.items()}
-    can_be_cut = path.is_mlp or path.at in layers
-    change = ChangeMLP if path.is_mlp else ChangeOutputs
-    writer = {"whole write": (change(lens.AS_OTHERS, layers=[path.at], positions=lens.FIRST),)} if can_be_cut else {}
-    return {
-        "none": (),
-        "path: the readers' first keys": (path_edit(keys, read, length),),
-        **writer,
-        "control: random vectors as long": (path_edit(as_long, read, length),),
-    }
-
-
 # The neurons of a feed-forward layer: what each writes into a dimension, and which way its input points
 
 SHOWN, OUTPUT = 5, "output"  # neurons that write most; the name of the matrix that they write through
@@ -334,9 +311,9 @@ def _rows_of_path(work: Work, path: Path | None, reads: dict[int, Reads]) -> Ite
     """The effect of each cut of the path on its readers, on all heads, and on the loss; empty without readers."""
     if path is None or not path.readers:
         return
-    layers, length = work.subject.shape.attention_layers, work.token_set.tokens.shape[1]
+    layers = work.subject.shape.attention_layers
     rows, heads = zip(*((layers.index(layer), head) for layer, head in path.readers), strict=True)
-    for cut, edits in path_cuts(path, reads, layers, length, work.generator).items():
+    for cut, edits in _path_cuts(work, path, reads).items():
         report = work.report(*edits) if edits else work.before
         alpha, (old, new) = report.alpha(), (r.extra(NEXT_TOKEN_LOSS).nanmean(1) for r in (work.before, report))
         yield {
@@ -346,6 +323,26 @@ def _rows_of_path(work: Work, path: Path | None, reads: dict[int, Reads]) -> Ite
             **mean_cells("loss", new, SIZES),
             **estimate_cells("change of loss", difference(old, new, paired=True)),
         }
+
+
+def _path_cuts(work: Work, path: Path, reads: Mapping[int, Reads]) -> dict[str, Sequence[Edit]]:
+    """What is cut of a path, and the control, vectors of the same lengths that point at random.
+
+    A writer that is neither a feed-forward layer nor attention is cut in keys alone.
+    """
+    shape, length = work.subject.shape, work.token_set.tokens.shape[1]
+    keys = {layer: of_layer.keys for layer, of_layer in reads.items()}
+    kv_heads = {(layer, head * shape.n_kv_heads // shape.n_heads) for layer, head in path.readers}
+    drawn = {layer: torch.randn(x.shape, generator=work.generator) for layer, x in keys.items()}
+    as_long = {layer: x * (keys[layer].norm(dim=-1) / x.norm(dim=-1))[..., None] for layer, x in drawn.items()}
+    cuts: dict[str, Sequence[Edit]] = {
+        "none": (),
+        "path: the readers' first keys": (path_edit(keys, kv_heads, length),),
+    }
+    if path.is_mlp or path.at in shape.attention_layers:
+        writer = ChangeMLP if path.is_mlp else ChangeOutputs
+        cuts["whole write"] = (writer(lens.AS_OTHERS, layers=[path.at], positions=lens.FIRST),)
+    return cuts | {"control: random vectors as long": (path_edit(as_long, kv_heads, length),)}
 
 
 def _written(subject: Subject, tokens: Tokens, answer: str | None, instead: str | None) -> explanation.Written | None:

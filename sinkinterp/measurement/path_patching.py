@@ -28,7 +28,7 @@ from ..data.tokens import Tokens, TokensLike
 from ..interventions import changes
 from ..interventions.changes import edits_of
 from ..table import HEAD, LAYER, POSITION, Table
-from .activation_patching import Metric, Runs, divergence_from_clean, restored, runs_of
+from .activation_patching import PatchingMetricLike, Runs, divergence_from_clean, restored, runs_of
 from .measure import ModelLike, answers_of
 from .patching import Activations, activations
 
@@ -46,7 +46,7 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     sender: changes.Change = changes.ChangeOutputs(),
     receiver: changes.Change | None = None,
     frozen: changes.Change | Sequence[changes.Change] | None = None,
-    metric: Metric = divergence_from_clean(),
+    metric: PatchingMetricLike = divergence_from_clean(),
     progress: bool | OnProgress = True,
 ) -> Table:
     """The share of a behaviour that goes from each sender to the receiver, with its interval over pairs of prompts.
