@@ -9,7 +9,7 @@ import sys
 import torch
 
 import sinkinterp as si
-from sinkinterp.applications.streaming import streaming_table
+from sinkinterp.applications.eviction import streaming_table
 from sinkinterp.backends.named_models import SHIPPED
 
 tokens = torch.tensor(json.loads((SHIPPED / "text-docstrings.json").read_text()))  # of yours: `sequence pos`, BOS first

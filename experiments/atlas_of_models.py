@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from sinkinterp.applications.outliers import GRAINS, Quantise, nothing, relative_error
-from sinkinterp.applications.streaming import loss_of
+from sinkinterp.applications.quantising import GRAINS, Quantise, nothing, relative_error
 from sinkinterp.attention.shapes import Residual
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.checks import InputError
@@ -21,6 +20,7 @@ from sinkinterp.interventions.attention_layers import Evict
 from sinkinterp.measurement.explaining import massive_path
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.measurement.patching import activations
+from sinkinterp.measurement.quantities import token_losses
 from sinkinterp.metrics.estimates import mean_cells, rate_cells
 from sinkinterp.metrics.importance import sink_rate
 from sinkinterp.metrics.instruments import GEOMETRY, LOSS
@@ -172,7 +172,7 @@ def _costs(subject: HuggingFaceSubject, tokens: Tokens, full: Tensor) -> dict[st
     half = tokens.shape[1] // 2
     means = []
     for name, kept in zip(EVICTED, KEPT, strict=True):
-        added = (loss_of(subject, tokens, [Evict(half, kept)]) - full)[:, half:].mean(1)
+        added = (token_losses(subject, tokens, [Evict(half, kept)]) - full)[:, half:].mean(1)
         row |= mean_cells(name, added)
         means.append(added.mean().item())
     fewest = next(kept for kept, mean in zip(KEPT, means, strict=True) if mean <= means[-1] + ENOUGH)

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import torch
 from torch import Tensor
 
-from sinkinterp.applications import eviction, outliers
+from sinkinterp.applications import quantising
 from sinkinterp.applications.mend import (
     ENTRY,
     EVICTED,
@@ -22,7 +22,6 @@ from sinkinterp.applications.mend import (
     mended,
     worth,
 )
-from sinkinterp.applications.streaming import loss_of
 from sinkinterp.backends.adapters import AddedKeyValue, AllWeights, Lora, NoAddedSlots, with_adapter, without_adapter
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.checks import InputError
@@ -31,6 +30,7 @@ from sinkinterp.data.draws import HELD_OUT
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import TextToTokens, Tokens
 from sinkinterp.files import cache_folder
+from sinkinterp.measurement.quantities import token_losses
 from sinkinterp.metrics.estimates import intervals, mean_cells, rate_cells
 from sinkinterp.plots.theme import sweep_figure, unique_values
 from sinkinterp.runs.experiment import Rule
@@ -107,7 +107,7 @@ class Read:
     def row(self, subject: HuggingFaceSubject, skips: int, control: Tensor | None) -> tuple[Row, Tensor]:
         """A row of the model as it is now, and the losses of the tokens that it predicts in every arm."""
         tokens = self.tokens[:, skips:]
-        loss = loss_of(subject, tokens)
+        loss = token_losses(subject, tokens)
         cells = worth(subject, tokens, self.plain.shape[1], loss)
         loss = loss[:, -self.plain.shape[1] :]
         row: Row = {TEXT: self.kind, **cells, **over_uniform(cells), **mean_cells(ADDED, (loss - self.plain).mean(1))}
@@ -115,22 +115,22 @@ class Read:
 
     def rounded(self, subject: HuggingFaceSubject, skips: int) -> Iterator[Row]:
         """Returns the loss added by rounding residuals, weights and caches, with scales of several kinds."""
-        tokens, nothing = self.tokens[:, skips:], outliers.nothing
-        full = loss_of(subject, tokens)
+        tokens, nothing = self.tokens[:, skips:], quantising.nothing
+        full = token_losses(subject, tokens)
 
         def row(part: str, bits: int, scales: str, loss: Tensor) -> Row:
             added = mean_cells(BY_ROUNDING, (loss - full).mean(1))
             return {TEXT: self.kind, ROUNDED_PART: f"{part}, {bits} bits, a scale per {scales}", **added}
 
         for bits in BITS:
-            for scales, over in outliers.GRAINS.items():
-                edit = outliers.Quantise(bits, over, nothing)
-                yield row("residuals", bits, scales, loss_of(subject, tokens, [edit]))
-            for scales, over in outliers.SIDES.items():
-                with outliers.quantised_weights(subject, bits, over, nothing):
-                    yield row("weights", bits, scales, loss_of(subject, tokens))
-            for scales, of in eviction.GRAINS.items():
-                yield row("cache", bits, scales, loss_of(subject, tokens, [eviction.RoundedCache(bits, *of)]))
+            for scales, over in quantising.GRAINS.items():
+                edit = quantising.Quantise(bits, over, nothing)
+                yield row("residuals", bits, scales, token_losses(subject, tokens, [edit]))
+            for scales, over in quantising.SIDES.items():
+                with quantising.quantised_weights(subject, bits, over, nothing):
+                    yield row("weights", bits, scales, token_losses(subject, tokens))
+            for scales, of in quantising.CACHE_GRAINS.items():
+                yield row("cache", bits, scales, token_losses(subject, tokens, [quantising.RoundedCache(bits, *of)]))
 
 
 def measure(case: Case, progress: Progress) -> Table:
@@ -145,7 +145,7 @@ def measure(case: Case, progress: Progress) -> Table:
     arms = [*recipes(case, progress)]
     on_row, rows, cache = progress(f"mending {subject.name}"), list[Row](), cache_folder()
     texts, begin = _texts(case, arms[0][1], progress), int(arms[0][1].data.bos)
-    reads = [Read(kind, tokens, loss_of(subject, tokens)[:, begin:]) for kind, tokens in texts]
+    reads = [Read(kind, tokens, token_losses(subject, tokens)[:, begin:]) for kind, tokens in texts]
     rows += [_named(case, AS_IS, None, read.row(subject, 0, None)[0]) for read in reads]
     rows.append(_named(case, AS_IS, None, _told(case, 0)))
     rows += [_named(case, AS_IS, None, row) for read in reads[:2] for row in read.rounded(subject, 0)]

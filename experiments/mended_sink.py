@@ -9,7 +9,6 @@ from typing import Any
 import plotly.graph_objects as go
 import torch
 
-from sinkinterp.applications.streaming import loss_of
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.model_files import load_model
 from sinkinterp.data.choices import Scale
@@ -19,6 +18,7 @@ from sinkinterp.lm.attention import AttentionSpec
 from sinkinterp.lm.model import SinkForCausalLM, build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.measure import measure
+from sinkinterp.measurement.quantities import token_losses
 from sinkinterp.metrics.estimates import SHARES, estimate, estimate_cells, mean_cells
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
@@ -113,7 +113,7 @@ def read(run: Run, scope: Scope) -> Rows:
     cache = scope.cache or cache_folder()
     models = {BEFORE: load_model(run.folder)} | {name: trained_on(run, name, cache) for name in NAMES}
     subjects = {name: HuggingFaceSubject(model, name) for name, model in models.items()}
-    losses = {name: loss_of(subject, token_set.tokens).mean(1) for name, subject in subjects.items()}
+    losses = {name: token_losses(subject, token_set.tokens).mean(1) for name, subject in subjects.items()}
     return [
         {EDIT: name, **_row(subject, token_set, losses), **without_bos(subject, run.recipe, token_set)}
         for name, subject in subjects.items()

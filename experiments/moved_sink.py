@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 import plotly.graph_objects as go
 
 from sinkinterp.applications.mend import ENTRY, EVICTED, ROUNDED, sinks_and_entries, worth
-from sinkinterp.applications.streaming import loss_of
 from sinkinterp.backends.adapters import AddedKey, AddedKeyValue, AddedSlots, NoAddedSlots, add_slots, remove_slots
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.checks import InputError
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import Tokens
+from sinkinterp.measurement.quantities import token_losses
 from sinkinterp.metrics.estimates import intervals, mean_cells
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.report.report import Report
@@ -84,7 +84,7 @@ def measure(case: Case, progress: Progress) -> Table:
             texts = before([trial.prefix], texts)
         implementation = add_slots(subject.model, slots, trial.seen, position)
         try:
-            loss = loss_of(subject, texts)
+            loss = token_losses(subject, texts)
             plain = loss[:, begin:] if trial.slot == AS_IS or plain is None else plain
             reports.append(sinks_and_entries(subject, texts))
             cells = worth(subject, texts, plain.shape[1], loss, reports[-1])

@@ -5,17 +5,16 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from sinkinterp.applications.eviction import (
+from sinkinterp.applications.quantising import (
     ALL,
     BUT_FIRST,
     BUT_SECOND,
+    CACHE_GRAINS,
     CHANGE,
-    GRAINS,
     ROUNDED,
     SCALES,
-    quantised_table,
+    cache_table,
 )
-from sinkinterp.applications.streaming import ADDED
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.model_files import load_model
 from sinkinterp.data.choices import Scale
@@ -24,7 +23,7 @@ from sinkinterp.metrics.estimates import Estimate, estimate_cells
 from sinkinterp.plots.theme import GREY, colour, themed, unique_values
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.trained import Run
-from sinkinterp.table import ALPHA_1, MODEL, NULL, RESIDUAL_RATIO, SEED, Cell, Table, high_of, low_of
+from sinkinterp.table import ADDED, ALPHA_1, MODEL, NULL, RESIDUAL_RATIO, SEED, Cell, Table, high_of, low_of
 
 from .shared.arms import OfRuns, Rows, held_out, means_by
 from .shared.correlation import correlation
@@ -38,7 +37,7 @@ NAMES = (  # of the remedies, those whose models on text there are
 )  # fmt: skip
 SEQUENCES, BITS = 256, 4
 FIRST, SECOND = "gain of sparing the first token", "gain of sparing the second token"
-HEAD = next(iter(GRAINS))
+HEAD = next(iter(CACHE_GRAINS))
 CLOSE, APART = 0.8, 0.5
 
 
@@ -57,8 +56,8 @@ def read(run: Run, scope: Scope) -> Rows:
         NULL: report.null_alpha().mean().item(),
         RESIDUAL_RATIO: report.residual_ratio().mean(0).max().item(),
     }
-    costs = quantised_table(subject, token_set.tokens, bits=(BITS,))
-    return [{SCALES: scales, **about, **_cells(costs.where(**{SCALES: scales}))} for scales in GRAINS]
+    costs = cache_table(subject, token_set.tokens, bits=(BITS,))
+    return [{SCALES: scales, **about, **_cells(costs.where(**{SCALES: scales}))} for scales in CACHE_GRAINS]
 
 
 def _cells(costs: Table) -> dict[str, Cell]:

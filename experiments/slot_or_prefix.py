@@ -9,8 +9,7 @@ import plotly.graph_objects as go
 from torch import Tensor, nn
 
 from sinkinterp.applications.mend import SEEN, mend_recipe
-from sinkinterp.applications.outliers import GRAINS, SIDES, fake_quantised, nothing, quantised_weights
-from sinkinterp.applications.streaming import Loss, loss_of
+from sinkinterp.applications.quantising import GRAINS, SIDES, fake_quantised, nothing, quantised_weights
 from sinkinterp.backends.adapters import AddedKeyValue, NoAddedSlots, add_slots, remove_slots
 from sinkinterp.backends.anatomy import linear_maps
 from sinkinterp.backends.huggingface import HuggingFaceSubject
@@ -20,6 +19,7 @@ from sinkinterp.data.progress import Progress, counting
 from sinkinterp.data.tokens import TextToTokens, Tokens
 from sinkinterp.files import cache_folder
 from sinkinterp.measurement.measure import measure as measure_model
+from sinkinterp.measurement.quantities import TokenLosses, token_losses
 from sinkinterp.metrics.estimates import intervals, mean_cells
 from sinkinterp.plots.theme import sweep_figure, unique_values
 from sinkinterp.runs.experiment import Decision, Outcome, Rule
@@ -66,7 +66,7 @@ NULL = "W16A16 per tensor"  # 16 bits cost nothing, so what remains is the error
 WAYS: dict[str, Way] = {f"W{w}A8 per {grain}": (w, 8, grain) for w in (8, 4) for grain in ("token", "tensor")}
 WAYS[NULL] = (16, 16, "tensor")
 W8 = tuple(way for way in WAYS if way.startswith("W8"))
-Losses = dict[str, Loss]
+Losses = dict[str, TokenLosses]
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def _exact(subject: HuggingFaceSubject, front: Front, cache: Any, texts: Tokens)
     some = texts[: max(1, TOKENS_FOR_CHECKS // texts.shape[1])]
     checks: dict[str, Cell] = {**front.attention(subject, some), **mean_cells(LARGEST, largest), CACHE_GAP: None}
     if front.prefix:
-        of_tokens = loss_of(subject, before(front.prefix, some))[:, -loss.shape[1] :]
+        of_tokens = token_losses(subject, before(front.prefix, some))[:, -loss.shape[1] :]
         checks[CACHE_GAP] = (of_tokens - loss[: len(some)]).abs().max().item()
     return Reading({LOSS: loss}, checks)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 
-from sinkinterp.applications.streaming import streaming_table
+from sinkinterp.applications.eviction import streaming_table
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.checks import InputError
 from sinkinterp.data.choices import Scale

@@ -46,6 +46,7 @@ NULL_SLOT = "null alpha_*"
 ALPHA_HEAD = "alpha_1 of the strongest head"
 NULL_HEAD = "its null"
 LOSS = "loss"
+ADDED = "added loss"
 STATE = "state"  # of a training: whether it ended well
 STRONGEST = "strongest position"  # from 1
 ALPHA_THERE = "alpha there"  # at the strongest position

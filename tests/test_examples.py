@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sinkinterp.applications import streaming
+from sinkinterp.applications import eviction
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NUMBER = r"(-?[\d.]+(?:e-\d+)?) \[.*?\]"
@@ -76,8 +76,8 @@ def test_the_first_token_of_the_sink_model_makes_a_sink_in_its_twin(run):
 
 
 def test_evicting_the_sink_costs_loss_where_there_is_one(run, monkeypatch):
-    whole = streaming.streaming_table
-    monkeypatch.setattr(streaming, "streaming_table", lambda model, tokens, **how: whole(model, tokens[:31], **how))
+    whole = eviction.streaming_table
+    monkeypatch.setattr(eviction, "streaming_table", lambda model, tokens, **how: whole(model, tokens[:31], **how))
     rows = [numbers(line) for line in run("streaming_perplexity").splitlines() if line.startswith("  sinks + recent")]
     none, one, *_ = [row[1] for row in rows[1:4]]  # beside full attention, which adds nothing
     without = rows[5][1]

@@ -8,7 +8,7 @@ from statistics import fmean
 import plotly.graph_objects as go
 
 from sinkinterp.applications.eviction import losses_figure
-from sinkinterp.applications.outliers import quantisation_figure
+from sinkinterp.applications.quantising import quantisation_figure
 from sinkinterp.pages.report import save
 from sinkinterp.plots.theme import GREY, sweep_figure
 from sinkinterp.runs.experiment import load_experiment

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from sinkinterp.applications.streaming import Loss, loss_of
 from sinkinterp.backends.anatomy import linear_maps
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.data.tokens import Tokens
+from sinkinterp.measurement.quantities import TokenLosses, token_losses
 from sinkinterp.metrics.metric import next_token_loss
 
 from .cases import Case
@@ -36,7 +36,7 @@ def kept_in_cache(subject: HuggingFaceSubject, prefix: Sequence[int]) -> Any:
 
 
 @torch.no_grad()
-def loss_behind(subject: HuggingFaceSubject, cache: Any, texts: Tokens) -> Loss:
+def loss_behind(subject: HuggingFaceSubject, cache: Any, texts: Tokens) -> TokenLosses:
     """Next-token loss of all tokens of a text but its first, in nats, behind what a cache holds, if there is one."""
     losses = []
     for batch in texts.to(subject.device).split(max(1, PER_PASS // texts.shape[1])):
@@ -85,7 +85,7 @@ def best_token(case: Case, subject: HuggingFaceSubject, seen: Tokens, more: Sequ
     ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in TRIED] if tokenizer else []
     bos = [] if case.bos_token is None else [case.bos_token]
     candidates = dict.fromkeys([*(of[0] for of in ids if len(of) == 1), *bos, *more])
-    losses = {one: loss_of(subject, before([one], seen))[:, 1:].mean().item() for one in candidates or [0]}
+    losses = {one: token_losses(subject, before([one], seen))[:, 1:].mean().item() for one in candidates or [0]}
     return min(losses, key=losses.__getitem__)
 
 
@@ -94,7 +94,9 @@ def _parts(peaks: list[Tensor], count: int) -> Iterator[list[Tensor]]:
     return (peaks[start : start + count] for start in range(0, len(peaks), count))
 
 
-def largest_over_median(subject: HuggingFaceSubject, cache: Any, texts: Tokens) -> tuple[Loss, Float[Tensor, " batch"]]:
+def largest_over_median(
+    subject: HuggingFaceSubject, cache: Any, texts: Tokens
+) -> tuple[TokenLosses, Float[Tensor, " batch"]]:
     """The loss of texts behind a cache, and how many times the median token the largest input of a linear map is."""
     modules = [one.module for block in subject.modules.blocks for one in linear_maps(block)]
     with peaks_in(modules) as peaks:

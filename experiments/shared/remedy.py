@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from sinkinterp.applications.mend import UNIFORM
-from sinkinterp.applications.outliers import GRAINS, SIDES, Quantise, nothing, quantised_weights, relative_error
-from sinkinterp.applications.streaming import loss_of
+from sinkinterp.applications.quantising import GRAINS, SIDES, Quantise, nothing, quantised_weights, relative_error
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.data.tokens import Tokens
 from sinkinterp.interventions.attention_layers import Evict
 from sinkinterp.interventions.changes import ChangeResidual
 from sinkinterp.measurement.measure import measure
 from sinkinterp.measurement.patching import activations
+from sinkinterp.measurement.quantities import token_losses
 from sinkinterp.measurement.watching import PEAK
 from sinkinterp.metrics.estimates import estimate, estimate_cells
 from sinkinterp.metrics.residuals import KURTOSIS
@@ -42,7 +42,7 @@ def over_uniform(cells: Mapping[str, Cell]) -> Row:
 def outliers_and_costs(subject: HuggingFaceSubject, tokens: Tokens) -> Row:
     """Kurtosis, largest entry, errors and added losses of int8 and of eviction, and the speed of a forward pass."""
     report = measure(subject, tokens, positions=(0,), instruments=[(KURTOSIS, PEAK)])
-    full = loss_of(subject, tokens)
+    full = token_losses(subject, tokens)
     return {
         KURTOSIS_COLUMN: report.extra(KURTOSIS).mean(0).max().item(),
         LARGEST: report.extra(PEAK).max().item(),
@@ -60,7 +60,7 @@ def _of_activations(subject: HuggingFaceSubject, tokens: Tokens, full: Tensor) -
     for grain, name in ACTIVATIONS.items():
         edit = Quantise(BITS, GRAINS[grain], nothing)
         row[f"error, {name}"] = relative_error(x, edit).mean().item()
-        row |= estimate_cells(f"loss, {name}", estimate((loss_of(subject, tokens, [edit]) - full).mean(1)))
+        row |= estimate_cells(f"loss, {name}", estimate((token_losses(subject, tokens, [edit]) - full).mean(1)))
     return row
 
 
@@ -70,7 +70,7 @@ def _of_weights(subject: HuggingFaceSubject, tokens: Tokens, full: Tensor) -> Ro
     for grain, name in WEIGHTS.items():
         with quantised_weights(subject, BITS, SIDES[grain], nothing) as error:
             row[f"error, {name}"] = error
-            row |= estimate_cells(f"loss, {name}", estimate((loss_of(subject, tokens) - full).mean(1)))
+            row |= estimate_cells(f"loss, {name}", estimate((token_losses(subject, tokens) - full).mean(1)))
     return row
 
 
@@ -79,7 +79,7 @@ def _of_eviction(subject: HuggingFaceSubject, tokens: Tokens, full: Tensor) -> R
     window = tokens.shape[1] // 2
     row: Row = {}
     for name, kept in ((EVICTED, 0), (EVICTED_CONTROL, 1)):
-        added = (loss_of(subject, tokens, [Evict(window, kept)]) - full)[:, window:].mean(1)
+        added = (token_losses(subject, tokens, [Evict(window, kept)]) - full)[:, window:].mean(1)
         row |= estimate_cells(name, estimate(added))
     return row
 

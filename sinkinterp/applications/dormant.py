@@ -29,14 +29,14 @@ from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import ChangeOutputs, Zero
 from ..measurement.measure import ModelLike, equal_inputs_of, run_note
 from ..measurement.patching import attribution
+from ..measurement.quantities import TokenLosses, token_losses
 from ..metrics.estimates import SHARES, SIZES, intervals, mean_cells
 from ..metrics.importance import check_epsilon, first_importance, slot_importance
 from ..metrics.metric import PerSequence, next_token_loss
 from ..plots.theme import colour, sweep_figure, themed
-from ..table import ALPHA_1, HEAD, INPUT, LAYER, SINK_RATE, Cell, Table
-from .streaming import Loss, loss_of
+from ..table import ADDED, ALPHA_1, HEAD, INPUT, LAYER, SINK_RATE, Cell, Table
 
-CHOSEN_BY, HEADS, ADDED, AS_MANY = "chosen by", "heads", "added loss", "added loss, as many heads"
+CHOSEN_BY, HEADS, AS_MANY = "chosen by", "heads", "added loss, as many heads"
 WRITE, LARGEST_WRITE, IS_DORMANT = "write / stream", "largest write / stream", "dormant"
 DORMANT, BY_ALPHA, BY_WRITE = "sink and least write", "most attention to the sink", "least write"
 BY_ATTRIBUTION, AT_RANDOM = "least attribution", "random"
@@ -123,7 +123,7 @@ def dormant_heads(
     with progress_of(progress, f"leaving out heads of {subject.name}") as show:
         alpha, write = _readings(subject, texts[CHOSEN])
         orders = _orders(subject, texts[CHOSEN], alpha.mean(0), write.mean(0), epsilon, generator)
-        whole = {name: loss_of(subject, some) for name, some in texts.items()}
+        whole = {name: token_losses(subject, some) for name, some in texts.items()}
         cut = _Cut(subject, heads, texts, whole, show)
         sizes = {name: [cut.most(order, budget) for order in some] for name, some in orders.items()}
         chosen = orders[DORMANT][0][: sizes[DORMANT][0]]
@@ -160,7 +160,7 @@ class _Cut:
     subject: Subject
     heads: Sequence[Head]
     texts: Mapping[str, Tokens]
-    whole: Mapping[str, Loss]
+    whole: Mapping[str, TokenLosses]
     show: OnProgress
     known: dict[tuple[str, frozenset[int]], PerSequence] = field(default_factory=dict)
 
@@ -170,7 +170,7 @@ class _Cut:
         if key not in self.known:
             self.show(len(self.known), 0)
             edits = [ChangeOutputs(Zero(), heads=[self.heads[i] for i in chosen])] if chosen else []
-            self.known[key] = (loss_of(self.subject, self.texts[text], edits) - self.whole[text]).mean(1)
+            self.known[key] = (token_losses(self.subject, self.texts[text], edits) - self.whole[text]).mean(1)
         return self.known[key]
 
     def most(self, order: Sequence[int], budget: float) -> int:

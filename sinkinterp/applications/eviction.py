@@ -1,36 +1,32 @@
-"""Smaller caches: what they lose without first tokens, in each head, and by rounding."""
+"""Smaller caches: what a rolling cache loses of a text without first tokens, and how many each head needs."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, product
 from math import isfinite
-from operator import itemgetter
-from typing import ClassVar
+from typing import Any
 
 import plotly.graph_objects as go
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from plotly.colors import sample_colorscale
 from torch import Tensor
 
-from ..attention import AttentionCall, Edit, ModelShape
-from ..backends.huggingface import HuggingFaceSubject
-from ..checks import InputError, different_numbers, finite_number, whole_number, whole_numbers
-from ..data.progress import Progress, reported, silent
-from ..data.tokens import Tokens
+from ..attention import AttentionCall, Edit
+from ..backends.subject import Subject
+from ..checks import different_numbers, finite_number, whole_number
+from ..data.progress import OnProgress, Progress, counting, no_progress, reported, silent
+from ..data.tokens import Tokens, TokensLike
 from ..interventions.attention_layers import Evict, First, KeepHeaviest
-from ..interventions.selectors import check_chosen, store_chosen
-from ..measurement.measure import answers_of, reads_inputs, run_note
+from ..measurement.measure import ModelLike, answers_of, equal_inputs_of, run_note
+from ..measurement.quantities import TokenLosses, token_losses
 from ..metrics.estimates import Estimate, estimate, intervals, mean_cells
 from ..metrics.metric import PerSequence
 from ..plots.theme import LIGHT, heat_map, sweep_figure, themed, unique_values
-from ..spec import Limits
-from ..table import HEAD, LAYER, Cell, Table, high_of
-from .outliers import DIGITS, fake_quantised
-from .streaming import ADDED, CACHE, check_window, loss_of
+from ..table import ADDED, HEAD, LAYER, Cell, Table, high_of, low_of, no_estimate
 
+CACHE = "cache"
 FIRST_TOKENS = (0, 1, 2, 4, 8)
 KEPT, WINDOW, FEWEST = "first tokens kept", "window", "fewest first tokens"
 CONTROL = "control added loss"
@@ -85,10 +81,9 @@ class Losses:
         return f"{costs}, and without any {none}" if kept else costs
 
 
-@reads_inputs
 def first_token_losses(
-    subject: HuggingFaceSubject,
-    tokens: Tokens,
+    subject: ModelLike,
+    tokens: TokensLike | Any,
     windows: Sequence[int],
     kept: Sequence[int] = FIRST_TOKENS,
     progress: Progress = silent,
@@ -98,22 +93,26 @@ def first_token_losses(
     Eviction is a mask in one pass; tokens keep the positions of the text. The control keeps as many random tokens,
     never the first. Without any first token is always tried. Raises InputError where a window evicts nothing.
     """
+    subject, tokens = equal_inputs_of(subject, tokens)
     kept = sorted({0, *different_numbers(kept, "kept, numbers of first tokens,", 0)})
     windows = different_numbers(windows, "windows", 1)
     for window in windows:
         check_window(tokens, window)
-    full, added, control = loss_of(subject, tokens), {}, {}
+    full, added, control = token_losses(subject, tokens), {}, {}
     places = [(window, n) for window in windows for n in kept if n < window]
     for window, n in reported(places, progress, "evicting first tokens"):
         edits = Evict(window, n), KeepHeaviest(window, n, First.EVICTED, seed=0)
-        above = [(loss_of(subject, tokens, [edit]) - full)[:, window:].mean(1) for edit in edits]
+        above = [(token_losses(subject, tokens, [edit]) - full)[:, window:].mean(1) for edit in edits]
         added[window, n], control[window, n] = above
     return Losses(added, control, _note(subject, tokens))
 
 
-@reads_inputs
 def heads_table(
-    subject: HuggingFaceSubject, tokens: Tokens, window: int, tolerance: float = 0.1, kept: Sequence[int] = FIRST_TOKENS
+    subject: ModelLike,
+    tokens: TokensLike | Any,
+    window: int,
+    tolerance: float = 0.1,
+    kept: Sequence[int] = FIRST_TOKENS,
 ) -> Table:
     """The fewest first tokens with which each head's output stays within `tolerance` of that from all keys.
 
@@ -121,6 +120,7 @@ def heads_table(
     `window` on, mean over texts. Queries, keys and values are those of the full cache. The control keeps one random
     token instead of the first.
     """
+    subject, tokens = equal_inputs_of(subject, tokens)
     check_window(tokens, window)
     finite_number(tolerance, "tolerance, a share of an output's length,", above=0)
     fitting = [n for n in different_numbers(kept, "kept, numbers of first tokens,", 0) if n < window]
@@ -143,7 +143,7 @@ def _output_errors(call: AttentionCall, edits: Sequence[Edit], window: int) -> F
     return (outputs - full[..., None, :, :]).norm(dim=(-2, -1)) / full.norm(dim=(-2, -1))[..., None]
 
 
-def _note(subject: HuggingFaceSubject, tokens: Tokens) -> str:
+def _note(subject: Subject, tokens: Tokens) -> str:
     return f"{run_note(subject, tokens)}; {intervals(len(tokens))}"
 
 
@@ -190,130 +190,77 @@ def heads_figure(table: Table) -> go.Figure:
     return themed(figure, table.title, height, f"{FEWEST}. {table.note}")
 
 
-BITS, SCALES, ROUNDED, CHANGE = "bits", "one scale for each", "rounded tokens", "above all rounded"
-ALL, BUT_FIRST, BUT_SECOND = "all", "all but the first", "all but the second"
-POSITION, DIMENSION = -2, -1  # the axes of a head's keys, and of its values
+def check_window(tokens: Tokens, window: int) -> None:
+    """Raises InputError for a window that evicts nothing of these tokens, and for what is not a window."""
+    whole_number(window, f"a window that evicts some of {tokens.shape[1]} tokens", 1, tokens.shape[1] - 2)
 
 
-@dataclass(frozen=True)
-class Scales:
-    """Which numbers of a head have one scale: those along `over`, or so many in a row (`group`) of its last axis.
-
-    With `offset` the steps go from the smallest number to the largest. Without, zero is in the middle of them.
-    """
-
-    over: tuple[int, ...]
-    group: int | None = None
-    offset: bool = False
-
-    def __post_init__(self) -> None:
-        if self.over not in ((POSITION,), (DIMENSION,), (POSITION, DIMENSION)):
-            raise InputError(f"scales are over positions (-2,), dimensions (-1,) or both (-2, -1); got {self.over!r}")
-        if self.group is not None:
-            whole_number(self.group, "group", 1)
-
-    def rounded(
-        self, x: Float[Tensor, "batch kv_head pos d"], kept: Bool[Tensor, "pos one"], bits: int
-    ) -> Float[Tensor, "batch kv_head pos d"]:
-        """`x` in integers of `bits` bits. Kept positions stay as they are, and share no scale with the others."""
-        rounds = _from_the_smallest if self.offset else fake_quantised
-        kept, axis = kept.expand(x.shape), self.over[-1]
-        pieces = zip(*(every.split(self.group or x.shape[axis], axis) for every in (x, kept)), strict=True)
-        return torch.cat([rounds(part, bits, self.over, still) for part, still in pieces], axis)
-
-
-def _from_the_smallest(x: Tensor, bits: int, over: tuple[int, ...], kept: Tensor) -> Tensor:
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    low = wide.masked_fill(kept, torch.inf).amin(over, keepdim=True)
-    high = wide.masked_fill(kept, -torch.inf).amax(over, keepdim=True)
-    step = (high - low).clamp(min=torch.finfo(wide.dtype).tiny) / (2**bits - 1)
-    return torch.where(kept, x, (((wide - low) / step).round() * step + low).to(x.dtype))
-
-
-GRAINS: dict[str, tuple[Scales, Scales]] = {  # of keys, and of values
-    "head": (Scales((POSITION, DIMENSION)), Scales((POSITION, DIMENSION))),
-    "token": (Scales((DIMENSION,)), Scales((DIMENSION,))),
-    "channel of keys, token of values": (Scales((POSITION,)), Scales((DIMENSION,))),
-    "group of 32, with an offset": (Scales((POSITION,), 32, True), Scales((DIMENSION,), 32, True)),  # arXiv:2402.02750
-}
-SPARED: dict[str, tuple[int, ...] | None] = {ALL: None, BUT_FIRST: (0,), BUT_SECOND: (1,)}
-
-
-@dataclass(frozen=True)
-class RoundedCache(Edit):
-    """Rounds the keys and values of every head, but those of the tokens at `kept`, which share no scale either.
-
-    A model that caches something else, such as a latent of both (multi-head latent attention), rounds something else.
-    """
-
-    limits: ClassVar[Limits] = {"bits": (2, 32)}
-
-    bits: int
-    keys: Scales
-    values: Scales
-    kept: Iterable[int] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        store_chosen(self, "kept")
-
-    def check(self, shape: ModelShape, length: int) -> None:
-        check_chosen(self.kept, range(length), "position")
-
-    def call(self, call: AttentionCall) -> AttentionCall:
-        kept = torch.zeros(call.k.shape[POSITION], 1, dtype=torch.bool, device=call.k.device)
-        kept[list(self.kept or ())] = True
-        k, v = (by.rounded(x, kept, self.bits) for by, x in ((self.keys, call.k), (self.values, call.v)))
-        return replace(call, k=k, v=v)
-
-
-@reads_inputs
-def quantised_table(
-    subject: HuggingFaceSubject, tokens: Tokens, bits: Sequence[int] = (8, 4, 2), progress: Progress = silent
+def streaming_table(
+    subject: ModelLike,
+    tokens: TokensLike | Any,
+    *,
+    window: int,
+    sinks: Sequence[int] = (0, 1, 2, 4, 8),
+    on_progress: OnProgress = no_progress,
 ) -> Table:
-    """The loss that a quantised cache adds: a row for the bits, what shares a scale, and which tokens are rounded.
+    """Perplexity before and after eviction begins, per number of sinks, beside full attention.
 
-    Keys are rounded as a cache holds them, after rotation. The control rounds all but the second token. Raises
-    InputError for fewer than 2 bits, and more than 32, and for a model that caches no keys and values but a latent.
+    A mask hides from each query what the cache would have evicted before it, in one pass a text. Before the first
+    eviction, all rows are the same computation. `added loss` is the loss after it, less that of full attention, token
+    by token. The window counts the token that is read. Tokens keep the positions of the text, and keys of deeper layers
+    stay as they were made, from tokens that may have been evicted since. Raises InputError where nothing is evicted,
+    and for more tokens than the model has positions.
     """
-    bits = tuple(dict.fromkeys(whole_numbers(bits, "bits", 2, 32)))
-    if getattr(subject.model.config, "kv_lora_rank", None):
-        raise InputError(f"{subject.name} caches a latent, not keys and values")
-    rows: list[dict[str, Cell]] = []
-    full, all_rounded = loss_of(subject, tokens), torch.empty(0)
-    ways = [*product(bits, GRAINS, SPARED)]
-    for n, scales, name in reported(ways, progress, "quantising the cache"):
-        added = (loss_of(subject, tokens, [RoundedCache(n, *GRAINS[scales], SPARED[name])]) - full).mean(1)
-        all_rounded = added if name == ALL else all_rounded
-        change = mean_cells(CHANGE, added - all_rounded)
-        rows.append({BITS: n, SCALES: scales, ROUNDED: name, **mean_cells(ADDED, added), **change})
-    note = (
-        f"{run_note(subject, tokens)}; {intervals(len(tokens))}; nats a token; null: 0, the full cache; scales of "
-        "each text, symmetric where nothing else is said; control: the second token is not rounded; "
-        f"{CHANGE}: paired, text by text; {DIGITS}"
+    subject, tokens = equal_inputs_of(subject, tokens)
+    check_window(tokens, window)
+    sinks = different_numbers(sinks, "sinks", 0, window - 1)
+    full = token_losses(subject, tokens)
+    rows = [_row("all", None, full, full, window)]
+    for count in counting(sinks, on_progress):
+        loss = torch.cat([token_losses(subject, text, [Evict(window, count)]) for text in tokens.split(1)])
+        rows.append(_row(f"{count} + {window - count}", count, loss, full, window))
+    return Table.of("What does a rolling cache lose?", _streaming_note(subject, tokens, window), tuple(rows))
+
+
+def _row(cache: str, sinks: int | None, loss: TokenLosses, full: TokenLosses, window: int) -> dict[str, Cell]:
+    return {
+        CACHE: cache,
+        "sinks": sinks,
+        **_perplexity_cells("perplexity before", loss[:, :window], window),
+        **_perplexity_cells("perplexity after", loss[:, window:], window),
+        "tokens after": loss[:, window:].numel(),
+        **(no_estimate(ADDED) if sinks is None else _mean_cells(ADDED, (loss - full)[:, window:], window)),
+    }
+
+
+def _perplexity_cells(column: str, loss: TokenLosses, window: int) -> dict[str, Cell]:
+    cells = _mean_cells(column, loss, window)
+    return {name: None if nats is None else _exp(float(nats)) for name, nats in cells.items()}
+
+
+def _exp(nats: float) -> float:
+    """e^nats, infinite above 709 nats, where `math.exp` raises an error."""
+    return torch.tensor(nats, dtype=torch.float64).exp().item()
+
+
+def _mean_cells(column: str, loss: TokenLosses, window: int) -> dict[str, Cell]:
+    """The mean over tokens and its interval: over sequences, or over blocks of `window` tokens of a single sequence.
+
+    One block alone has no interval. Without tokens there is no mean either.
+    """
+    if not loss.numel():
+        return no_estimate(column)
+    blocks = loss.split(1) if len(loss) > 1 else loss.tensor_split(max(1, loss.shape[1] // window), 1)
+    of_blocks = estimate(torch.stack([block.mean() for block in blocks]))
+    low, high = (of_blocks.low, of_blocks.high) if len(blocks) > 1 else (None, None)
+    return {column: loss.double().mean().item(), low_of(column): low, high_of(column): high}
+
+
+def _streaming_note(subject: Subject, tokens: Tokens, window: int) -> str:
+    unit = "sequences" if len(tokens) > 1 else f"blocks of {window} tokens"
+    return (
+        f"{run_note(subject, tokens)}, window {window} "
+        "(sinks + last tokens, the one that is read included), positions are places in the text; before: tokens "
+        f"1 to {window}, alike for all; after: eviction has begun; added loss: after, over all keys; "
+        f"{intervals(max(len(tokens), tokens.shape[1] // window), unit)}"
     )
-    return Table.of("What does a quantised cache lose?", note, tuple(rows), quantised_figure)
-
-
-def quantised_figure(table: Table) -> go.Figure:
-    """The added loss of every way to round, a colour for which tokens are rounded, and the paired difference."""
-    named = table.with_rows({CACHE: f"int{row[BITS]}, {row[SCALES]}", **row} for row in table.records())
-    return sweep_figure(named, CACHE, (ADDED, CHANGE), by=ROUNDED)
-
-
-def quantised_answer(table: Table) -> str:
-    """The cost of rounding to every number of bits with the best scales, and the gain of sparing the first token."""
-    costs, gains = [], []
-    for bits in unique_values(table, BITS):
-        of = [table.where(**{BITS: bits, ROUNDED: tokens}) for tokens in (ALL, BUT_FIRST)]
-        best = min(chain.from_iterable(rows.records() for rows in of), key=itemgetter(ADDED))[SCALES]
-        rounded, spared = (rows.where(**{SCALES: best}) for rows in of)
-        gains += spared.numbers(high_of(CHANGE))
-        change = f"; to leave the first token as it is changes that by {spared.texts()[0][CHANGE]}"
-        change = change if gains[-1] < 0 else ""
-        costs.append(f"{rounded.texts()[0][ADDED]} at {bits} bits (one scale for each {best}{change})")
-    *firsts, last = costs
-    listed = f"{', '.join(firsts)} and {last}" if firsts else last
-    said = f"Rounded keys and values add, in nats a token and with the best scales, {listed}."
-    nothing = " To leave the first token as it is gains nothing that these texts show."
-    return said + nothing * all(high >= 0 for high in gains)

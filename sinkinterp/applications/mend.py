@@ -27,6 +27,7 @@ from ..files import Of, cache_folder, check_writable, owner, path_of, sole_write
 from ..interventions import Edit
 from ..interventions.attention_layers import Evict
 from ..measurement.measure import measure, run_note
+from ..measurement.quantities import TokenLosses, token_losses
 from ..measurement.watching import sinks_of
 from ..metrics.estimates import SHARES, SIZES, estimate_cells, intervals, mean_cells
 from ..metrics.residuals import PEAK_OVER_MEDIAN
@@ -36,10 +37,9 @@ from ..table import QUANTITY, Cell, Table, high_of, low_of
 from ..train import checkpoint, loop
 from ..train.checkpoint import card, push
 from ..train.distributed import Batch, World
-from ..train.loop import Job, loss_of as loss_of_batch
+from ..train.loop import Job, loss_of
 from ..train.recipe import ConstantRate, Decay, Everything, Fit, Rate, source_named
-from .outliers import GRAINS, Quantise, nothing
-from .streaming import Loss, loss_of
+from .quantising import GRAINS, Quantise, nothing
 
 SLOTS: Mapping[str, AddedSlots] = {
     Remedy.KV_BIAS: adapters.AddedKeyValue(),
@@ -290,7 +290,7 @@ def _trained(job: Job[MendRecipe], out: Path, on_step: loop.OnStep) -> tuple[Of,
 def penalised(model: nn.Module, batch: Batch, penalty: float, position: int) -> Tensor:
     """The loss of a batch, plus `penalty` times the mean attention of later queries to the token at `position`."""
     with adapters.watched(position) as masses:
-        loss = loss_of_batch(model, batch)
+        loss = loss_of(model, batch)
     return loss + penalty * torch.stack(masses).mean() if penalty else loss
 
 
@@ -304,7 +304,7 @@ def _watch(model: PreTrainedModel, held_out: Tokens) -> dict[str, float]:
     subject = HuggingFaceSubject(model)
     report = sinks_and_entries(subject, held_out)
     return {
-        "valid_loss": loss_of(subject, held_out).mean().item(),
+        "valid_loss": token_losses(subject, held_out).mean().item(),
         **sinks_of(report),
         "alpha_1_uniform": report.null_alpha().mean().item(),
         "peak_over_median": report.extra(PEAK_OVER_MEDIAN).max().item(),
@@ -320,7 +320,7 @@ def worth(
     subject: HuggingFaceSubject,
     tokens: Tokens,
     targets: int | None = None,
-    loss: Loss | None = None,
+    loss: TokenLosses | None = None,
     report: Report | None = None,
     on_pass: OnProgress = no_progress,
 ) -> dict[str, Cell]:
@@ -329,14 +329,14 @@ def worth(
     The loss is that of the last `targets` tokens, by default of all but the first.
     The first token is forgotten by the queries from the middle on, which no longer see it. Its null is the second
     token, forgotten in the same way. int8 rounds the residuals between blocks, with one scale for each text, token or
-    channel. loss, report: what `loss_of` and `sinks_and_entries` return, where they are known.
+    channel. loss, report: what `token_losses` and `sinks_and_entries` return, where they are known.
     """
     middle = tokens.shape[1] // 2
     edits: list[Edit] = [Evict(middle, 0), Evict(middle, 1), *(Quantise(8, over, nothing) for over in GRAINS.values())]
     on_pass(0, len(edits))
     report = report or sinks_and_entries(subject, tokens)
-    full = loss_of(subject, tokens) if loss is None else loss
-    evicted, other, *losses = (loss_of(subject, tokens, [edit]) for edit in counting(edits, on_pass))
+    full = token_losses(subject, tokens) if loss is None else loss
+    evicted, other, *losses = (token_losses(subject, tokens, [edit]) for edit in counting(edits, on_pass))
     rounded = dict(zip(GRAINS, losses, strict=True))
     slot = report.slot_rate(0.3)
     return {

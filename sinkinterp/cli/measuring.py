@@ -270,7 +270,7 @@ def cache(
     _check_cached(given.length)
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:
-        from ..applications import eviction
+        from ..applications import eviction, quantising
         from ..pages.page import Section, page
 
         subject, ids = _read(model, given, loading, 256, 32, progress)
@@ -278,8 +278,8 @@ def cache(
         window = ids.shape[1] // 2
         losses = eviction.first_token_losses(subject, ids, (window // 2, window), progress=progress)
         heads = eviction.heads_table(subject, ids, window, tolerance)
-        rounded = eviction.quantised_table(subject, ids, bits, progress)
-    answer = f"{losses.answer()} {eviction.quantised_answer(rounded)}"
+        rounded = quantising.cache_table(subject, ids, bits, progress)
+    answer = f"{losses.answer()} {quantising.cache_answer(rounded)}"
     tables = [losses.table(), heads, rounded]
     everything = [losses.table(), eviction.needs_table(heads), rounded]
     shown = brief(answer, tables[0].largest(eviction.WINDOW), full=everything if full or written.format else ())
@@ -320,14 +320,14 @@ def mask(
         raise InputError("it fits on one half of the texts and tests on the other, so it takes two or more")
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:
-        from ..applications import outliers
+        from ..applications import outliers, quantising
         from ..applications.dormant import dormant_heads
         from ..pages.page import Section, page
 
         subject, ids = _read(model, given, loading, 64, 64, progress)
         found = outliers.mask(subject, ids, times=times)
         tested = subject, ids[1::2], found, progress
-        tables = [found.table(), outliers.activations_table(*tested), outliers.weights_table(*tested)]
+        tables = [found.table(), quantising.activations_table(*tested), quantising.weights_table(*tested)]
         answer, more = found.answer(), {"mask": found.to_dict()}
         if heads:
             dormant = dormant_heads(subject, ids, progress=progress("leaving out heads"))

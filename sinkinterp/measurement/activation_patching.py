@@ -413,7 +413,8 @@ def _others(
 ) -> Float[Tensor, "place pair"]:
     """The metric with other places patched, at most `OTHERS` drawn at random that the axes have and the site omits."""
     selectors = {LAYER: "layers", POSITION: "positions", _head_axis(runs.site): runs.site.selector}
-    every: Any = replace(runs.site, **{selectors[axis]: None for axis in axes if axis in selectors})
+    unchosen: dict[str, Any] = {selectors[axis]: None for axis in axes if axis in selectors}
+    every = replace(runs.site, **unchosen)
     if every == runs.site:  # the map has all places
         return torch.empty(0, len(runs.corrupted))
     given = activations(every, runs.source, runs.clean)

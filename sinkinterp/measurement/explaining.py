@@ -45,7 +45,7 @@ from ..report.report import Report
 from ..table import ALPHA_1, HEAD, Cell, Table, no_estimate
 from . import lens
 from .activation_patching import answer_token
-from .measure import ModelLike, answers_of, equal_inputs_of, inputs_of, measure, reads_inputs
+from .measure import ModelLike, answers_of, equal_inputs_of, inputs_of, measure
 
 COVERED = 0.8  # of the entry, by the neurons that are counted
 Keys = Float[Tensor, "sequence kv_head d_head"]
@@ -59,14 +59,14 @@ class Reads(NamedTuple):
     keys: Keys
 
 
-@reads_inputs
-def massive_path(subject: Subject, tokens: Tokens) -> Path | explanation.NoPath:
+def massive_path(subject: ModelLike, tokens: TokensLike | Any) -> Path | explanation.NoPath:
     """Finds the writer of the first token's largest entry in the inputs of all blocks. One pass.
 
     An entry stands out where it is the largest of its block and `STANDS_OUT` times its mean size at other tokens. The
     largest of all blocks is followed if it does, else the one that does most; one that the embedding makes is followed
     nowhere. If nothing is left, this says so, with the numbers of the one that comes nearest.
     """
+    subject, tokens = equal_inputs_of(subject, tokens)
     hf = freezable(subject)
     reads = {
         "first": RESIDUAL.read(_first),

@@ -8,9 +8,9 @@ import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache, wraps
+from functools import cache
 from itertools import pairwise
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -36,8 +36,6 @@ from ..train.loop import held_out_tokens
 from ..train.recipe import recipe_in
 
 ModelLike = Subject | Any
-P = ParamSpec("P")
-R = TypeVar("R")
 BUSY = {"cpu": 2048}  # more tokens are no faster on a CPU; other devices take as many as fit, up to MOST
 MOST = 65_536
 SHARE = 0.5  # of the free memory, since the estimate below is rough
@@ -81,22 +79,6 @@ def equal_inputs_of(model: ModelLike, tokens: TokensLike | Any) -> tuple[Subject
     """As `inputs_of`, as one tensor. Raises InputError also for sequences of different lengths."""
     subject, token_set = inputs_of(model, tokens)
     return subject, token_set.of_one_length()
-
-
-def reads_inputs(
-    function: Callable[Concatenate[Any, Tokens, P], R],
-) -> Callable[Concatenate[ModelLike, TokensLike | Any, P], R]:
-    """The function, which takes anything that `equal_inputs_of` takes for its subject and its tokens.
-
-    It raises InputError for what is not a model, not tokens, or not an argument of it.
-    """
-
-    @wraps(function)
-    def reading(model: ModelLike, tokens: TokensLike | Any, *args: P.args, **kwargs: P.kwargs) -> R:
-        subject, given = equal_inputs_of(model, tokens)
-        return function(subject, given, *args, **kwargs)
-
-    return reading
 
 
 def passes(subject: Subject, tokens: Tokens) -> Iterator[tuple[Int[Tensor, " row"], Int[Tensor, "row pos"]]]:

@@ -164,6 +164,7 @@ class _Tried:
             yield alone, _of_token(k, masked, batch)
             yield replace(alone, edit=ONE_MORE), _of_token(k, self._whole(batch, _with_one_more(k, other)), batch)
             for edit, start in self.bos_edits.items():
+                assert self.bos is not None  # else there are no such edits
                 mark = torch.full_like(batch[:, :1], self.bos)
                 texts = torch.cat((batch[:, start : start + k], mark, batch[:, k + 1 :]), 1)
                 yield Setting(k, edit), _of_token(k, self._whole(texts), texts)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..attention import ALL, CALL, RESIDUAL, AttentionCall, maps
+from ..attention import ALL, CALL, RESIDUAL, AttentionCall, Edit, maps
 from ..backends.load import subject_of
 from ..checks import InputError, different_numbers, whole_number
 from ..data.tokens import TokensLike
@@ -20,16 +20,17 @@ from ..interventions.selectors import check_heads, named_heads
 from ..metrics.estimates import Estimate, rate
 from ..metrics.importance import sink_rate as rate_by_sequence
 from ..metrics.instruments import INSTRUMENTS, LOSS
-from ..metrics.metric import Metric
+from ..metrics.metric import Metric, next_token_loss
 from ..report.patterns import alphas_of, holds_attention
 from ..report.readings import TokenText
 from ..report.report import NAMED, Report, chosen_rows, view_of
 from ..report.summary import compare as compare_reports
 from ..table import Table
-from .measure import ModelLike, check_unedited, inputs_of, measure
+from .measure import ModelLike, check_unedited, equal_inputs_of, inputs_of, measure, passes
 
 Layers = int | Sequence[int] | None
 Heads = Iterable[tuple[int, int]] | None
+TokenLosses = Float[Tensor, "sequence token"]
 
 
 def sink_rate(
@@ -134,6 +135,13 @@ def loss(model: Report | ModelLike, tokens: TokensLike | Any = None, *, edits: E
     """The loss of the next token in nats, mean over all tokens of the texts."""
     report, _ = _measured(model, tokens, edits, instruments=LOSS)
     return report.extra(LOSS[0]).nanmean().item()
+
+
+def token_losses(model: ModelLike, tokens: TokensLike | Any, edits: Sequence[Edit] = ()) -> TokenLosses:
+    """The loss of every next token of texts of one length, each read at once, in nats."""
+    subject, given = equal_inputs_of(model, tokens)
+    batches = (batch for _, batch in passes(subject, given.to(subject.device)))
+    return torch.cat([next_token_loss(subject.run(batch, edits=edits).logits, batch).cpu() for batch in batches])
 
 
 def compare(

@@ -27,7 +27,7 @@ import sinkinterp.applications
 import sinkinterp.measurement
 import sinkinterp.report
 from sinkinterp import interventions as edit
-from sinkinterp.applications import dormant, eviction, outliers, streaming
+from sinkinterp.applications import dormant, eviction, quantising
 from sinkinterp.applications.outliers import norm_limit
 from sinkinterp.applications.position_swap import swap_table
 from sinkinterp.attention.kernels import Sigmoid
@@ -108,9 +108,9 @@ DOORS = {  # the arguments of a right call of each public function, of a subject
     si.AttentionOf: lambda s, r: {"module": "x", "computes": print},
     si.ModuleParts: lambda s, r: {"blocks": "x"},
     eviction.first_token_losses: lambda s, r: {"subject": s, "tokens": TOKENS, "windows": (4,)},
-    streaming.streaming_table: lambda s, r: {"subject": s, "tokens": TOKENS, "window": 4, "sinks": (0, 1)},
+    eviction.streaming_table: lambda s, r: {"subject": s, "tokens": TOKENS, "window": 4, "sinks": (0, 1)},
     swap_table: lambda s, r: {"subject": s, "token_sets": {"a": TOKENS}, "targets": [4]},
-    outliers.fake_quantised: lambda s, r: {"x": X, "bits": 4, "over": (-1,)},
+    quantising.fake_quantised: lambda s, r: {"x": X, "bits": 4, "over": (-1,)},
     estimates.estimate: lambda s, r: {"values": torch.zeros(3)},
     token_sets.random_tokens: lambda s, r: {"vocab": 64, "length": 5, "sequences": 2},
     held_out_tokens: lambda s, r: {"task": si.Recipe().data, "sequences": 2},
@@ -129,7 +129,7 @@ DOORS = {  # the arguments of a right call of each public function, of a subject
     **dict.fromkeys(
         (si.activation_patching, path_patching), lambda s, r: {"model": s, "clean": TOKENS, "corrupted": TOKENS + 1}
     ),
-    **dict.fromkeys((massive_path, eviction.quantised_table), lambda s, r: {"subject": s, "tokens": TOKENS}),
+    **dict.fromkeys((massive_path, quantising.cache_table), lambda s, r: {"subject": s, "tokens": TOKENS}),
     head_maps: lambda s, r: {"model": s, "tokens": TOKENS},
     cut_maps: lambda s, r: {"model": s, "tokens": TOKENS, "answer": None},
     logit_parts: lambda s, r: {"subject": s, "tokens": TOKENS, "right": TOKENS[:, 0], "wrong": TOKENS[:, 1]},
@@ -323,7 +323,7 @@ CALLS = {  # whose parts are right one by one, or whose argument is no argument 
     "a column of plain text": lambda s: si.texts(Path("x.txt"), column="a"),
     "a part of a file": lambda s: si.texts(Path("x.txt"), split="test"),
     "the label of a token outside": lambda s: s.label(99999),
-    **{f"Quantise to {bits} bits": lambda s, bits=bits: outliers.Quantise(bits, (-1,), outliers.nothing)
+    **{f"Quantise to {bits} bits": lambda s, bits=bits: quantising.Quantise(bits, (-1,), quantising.nothing)
        for bits in (1, 0, 4.5)},
     "an estimate of three axes": lambda s: estimates.estimate(X),
     **{f"a metric of {of.args[-1]} {f!r:.9}": lambda s, of=of, f=f: si.measure(s, TOKENS, instruments=[of(f)])

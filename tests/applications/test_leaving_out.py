@@ -12,7 +12,8 @@ from refusals import refused
 from torch.nn.utils.parametrizations import weight_norm
 
 import sinkinterp as si
-from sinkinterp.applications.outliers import (
+from sinkinterp.applications.outliers import norm_limit
+from sinkinterp.applications.quantising import (
     BOTH,
     DIMS,
     NOTHING,
@@ -24,7 +25,6 @@ from sinkinterp.applications.outliers import (
     activations_table,
     fake_quantised,
     left_out,
-    norm_limit,
     others,
     quantised_weights,
     weights_table,
@@ -187,7 +187,7 @@ def test_rounding_in_half_precision_is_that_of_full_precision():
 def test_a_model_without_maps_in_floating_point_is_refused(monkeypatch):
     subject, tokens = subject_of("gpt2"), tokens_of()
     found = si.mask(subject, tokens)
-    monkeypatch.setattr("sinkinterp.applications.outliers.linear_maps", lambda block: iter(()))
+    monkeypatch.setattr("sinkinterp.applications.quantising.linear_maps", lambda block: iter(()))
     refused(lambda: weights_table(subject, tokens, found), "floating-point")
 
 

@@ -9,7 +9,7 @@ from refusals import refused
 from transformers import AutoModelForCausalLM, DeepseekV3Config
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
-from sinkinterp.applications.eviction import GRAINS, RoundedCache, Scales, quantised_answer, quantised_table
+from sinkinterp.applications.quantising import CACHE_GRAINS, RoundedCache, Scales, cache_answer, cache_table
 from sinkinterp.backends.load import load
 from sinkinterp.runs.inputs import Inputs
 from sinkinterp.table import Table
@@ -55,14 +55,14 @@ def test_the_edit_gives_the_logits_of_a_cache_that_returns_its_keys_and_values_r
     cache.layers = [Layer() for _ in cache.layers]
     with torch.no_grad():
         expected = subject.model(tokens, past_key_values=cache).logits
-    edit = RoundedCache(4, *(GROUP if scales == "group" else GRAINS[scales]), None if kept is None else (kept,))
+    edit = RoundedCache(4, *(GROUP if scales == "group" else CACHE_GRAINS[scales]), None if kept is None else (kept,))
     torch.testing.assert_close(subject.run(tokens, edits=[edit]).logits, expected, atol=1e-5, rtol=1e-5)
     assert (expected - subject.run(tokens).logits).abs().max() > 1e-3
 
 
 def test_where_one_scale_serves_a_head_only_the_twins_sink_loses_by_three_bits():
     subject = load("sinkinterp/demo-softmax")
-    table = quantised_table(subject, Inputs(16, 256).token_set(subject, subject.name).tokens, bits=(3,))
+    table = cache_table(subject, Inputs(16, 256).token_set(subject, subject.name).tokens, bits=(3,))
     rows = {(row["one scale for each"], row["rounded tokens"]): row for row in table.records()}
     assert rows["head", "all"]["added loss low"] > 0.03 > 0.01 > rows["head", "all but the first"]["added loss"]
     assert rows["head", "all but the first"]["above all rounded high"] < -0.03
@@ -70,7 +70,7 @@ def test_where_one_scale_serves_a_head_only_the_twins_sink_loses_by_three_bits()
     assert rows["token", "all"]["added loss"] < 0.01
     best = min((row["added loss"], scales) for (scales, spared), row in rows.items() if "second" not in spared)[1]
     (cost,) = table.where(**{"one scale for each": best, "rounded tokens": "all"}).texts()
-    assert f"{cost['added loss']} at 3 bits (one scale for each {best}" in quantised_answer(table)
+    assert f"{cost['added loss']} at 3 bits (one scale for each {best}" in cache_answer(table)
 
 
 def test_the_answer_names_the_best_scales_and_what_sparing_the_first_token_changes_where_that_is_seen():
@@ -81,23 +81,23 @@ def test_the_answer_names_the_best_scales_and_what_sparing_the_first_token_chang
         costs = dict.fromkeys(("added loss", "added loss low", "added loss high"), cost)
         change = {"above all rounded": -0.2, "above all rounded low": -0.3, "above all rounded high": 0.3 - 1.2 / bits}
         rows.append({"bits": bits, "one scale for each": scales, "rounded tokens": tokens, **costs, **change})
-    assert quantised_answer(Table.of("", "", tuple(rows))).endswith(
+    assert cache_answer(Table.of("", "", tuple(rows))).endswith(
         "best scales, 0.250 [0.250, 0.250] at 8 bits (one scale for each token) and 0.250 [0.250, 0.250] at 3 bits "
         "(one scale for each head; to leave the first token as it is changes that by -0.200 [-0.300, -0.100])."
     )
-    assert quantised_answer(Table.of("", "", tuple(rows[:6]))).endswith("gains nothing that these texts show.")
+    assert cache_answer(Table.of("", "", tuple(rows[:6]))).endswith("gains nothing that these texts show.")
 
 
 def test_bits_that_are_asked_for_twice_are_tried_once():
-    table = quantised_table(load("sinkinterp/demo-softmax"), tokens_of(5) % 16, bits=(3, 3))
-    assert len(table.frame) == len(GRAINS) * 3 and quantised_answer(table).count(" at 3 bits") == 1
+    table = cache_table(load("sinkinterp/demo-softmax"), tokens_of(5) % 16, bits=(3, 3))
+    assert len(table.frame) == len(CACHE_GRAINS) * 3 and cache_answer(table).count(" at 3 bits") == 1
 
 
 @pytest.mark.parametrize(("edit", "message"), {
-    lambda: RoundedCache(4, *GRAINS["token"], (5,)): "there is no position 5",
-    lambda: RoundedCache(4, *GRAINS["token"], (0.5,)): "kept of RoundedCache",
-    lambda: RoundedCache(4, *GRAINS["token"], (True,)): "kept of RoundedCache",
-    lambda: RoundedCache(1, *GRAINS["token"]): "bits",
+    lambda: RoundedCache(4, *CACHE_GRAINS["token"], (5,)): "there is no position 5",
+    lambda: RoundedCache(4, *CACHE_GRAINS["token"], (0.5,)): "kept of RoundedCache",
+    lambda: RoundedCache(4, *CACHE_GRAINS["token"], (True,)): "kept of RoundedCache",
+    lambda: RoundedCache(1, *CACHE_GRAINS["token"]): "bits",
     lambda: RoundedCache(4, "head", "head"): "of type Scales",
     lambda: Scales((0, -2, -1)): "over positions",
     lambda: Scales((-1,), group=0): "group",
@@ -112,4 +112,4 @@ def test_a_cache_of_a_latent_is_refused():
         intermediate_size=32, q_lora_rank=8, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8,
         first_k_dense_replace=1,
     )  # fmt: skip
-    refused(lambda: quantised_table(load(AutoModelForCausalLM.from_config(config)), tokens_of(5) % 16))
+    refused(lambda: cache_table(load(AutoModelForCausalLM.from_config(config)), tokens_of(5) % 16))

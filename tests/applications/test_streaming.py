@@ -9,7 +9,7 @@ from refusals import refused
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
-from sinkinterp.applications.streaming import streaming_table
+from sinkinterp.applications.eviction import streaming_table
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.load import load
 from sinkinterp.interventions.attention_layers import Evict

@@ -11,10 +11,10 @@ from refusals import refused
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import sinkinterp as si
-from sinkinterp.applications.eviction import first_token_losses, heads_table, quantised_table
+from sinkinterp.applications.eviction import first_token_losses, heads_table, streaming_table
 from sinkinterp.applications.outliers import mask
 from sinkinterp.applications.position_swap import swap_table
-from sinkinterp.applications.streaming import streaming_table
+from sinkinterp.applications.quantising import cache_table
 from sinkinterp.measurement.activation_patching import activation_patching
 from sinkinterp.measurement.explaining import explain
 from sinkinterp.measurement.place_or_token import place_or_token
@@ -137,7 +137,7 @@ TABLES = {
     "report": lambda model, ids: [view.table(measured(model, ids), 0.3, str) for view in VIEWS],
     "explanation": lambda model, ids: explain(model, ids).tables(),
     "cache": lambda model, ids: [first_token_losses(model, ids, (6, 11)).table(), heads_table(model, ids, 7)],
-    "rounded cache": lambda model, ids: [quantised_table(model, ids, (4,)), streaming_table(model, ids, window=11)],
+    "rounded cache": lambda model, ids: [cache_table(model, ids, (4,)), streaming_table(model, ids, window=11)],
     "mask": lambda model, ids: [mask(model, ids).table()],
     "patching": lambda model, ids: [activation_patching(model, ids[:2], ids[2:4], progress=False)],
     "sweep": lambda model, ids: [sweep(model, ids, [si.SwapPositions(0, 4)], progress=False)],

@@ -6,13 +6,13 @@ import torch
 from sinkinterp._experiments.shared.study import BASES
 
 from sinkinterp._experiments import load_module
-from sinkinterp.applications.outliers import fake_quantised
-from sinkinterp.applications.streaming import loss_of
+from sinkinterp.applications.quantising import fake_quantised
 from sinkinterp.backends.model_files import load_model
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.choices import Scale
 from sinkinterp.interventions.attention_layers import Evict
 from sinkinterp.lm.variants import VARIANTS
+from sinkinterp.measurement.quantities import token_losses
 from sinkinterp.runs import trained
 from sinkinterp.runs.experiment import Scope
 from sinkinterp.table import LOSS, MODEL, SEED, Table
@@ -65,7 +65,7 @@ def test_columns_of_costs_are_those_of_quantised_inputs_and_of_a_cache_of_half_t
         errors.append((rounded - x).square().sum((1, 2)) / x.square().sum((1, 2)))
     assert row["largest entry"] >= hidden[0].abs().max().item()
     assert row[remedies.ERROR] == pytest.approx(torch.stack(errors).mean().item(), rel=0.5)
-    evicted = (loss_of(subject, TOKENS, [Evict(8, 0)]) - loss_of(subject, TOKENS))[:, 8:].mean().item()
+    evicted = (token_losses(subject, TOKENS, [Evict(8, 0)]) - token_losses(subject, TOKENS))[:, 8:].mean().item()
     assert row[remedies.EVICTED] == pytest.approx(evicted, abs=1e-6)
 
 

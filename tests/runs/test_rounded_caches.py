@@ -3,7 +3,7 @@
 import pytest
 
 from sinkinterp._experiments import load_module
-from sinkinterp.applications.eviction import quantised_table
+from sinkinterp.applications.quantising import cache_table
 from sinkinterp.backends.load import load
 from sinkinterp.data.choices import Scale
 from sinkinterp.runs.experiment import Outcome, Scope
@@ -20,7 +20,7 @@ def rounded():
 
 def test_a_gain_is_what_a_spared_token_takes_off_the_cost(rounded):
     subject = load("sinkinterp/demo-softmax")
-    costs = quantised_table(subject, Inputs(16, 13).token_set(subject, subject.name).tokens, bits=(4,))
+    costs = cache_table(subject, Inputs(16, 13).token_set(subject, subject.name).tokens, bits=(4,))
     head = costs.where(**{"one scale for each": "head"})
     cells, by_hand = rounded._cells(head), {row["rounded tokens"]: row["added loss"] for row in head.records()}
     assert cells["added loss"] == by_hand["all"]

@@ -10,9 +10,9 @@ import sinkinterp as si
 from experiments import slot_or_prefix as chapter
 from experiments.shared import corpora, prefixes
 from experiments.shared.cases import Case
-from sinkinterp.applications.outliers import fake_quantised
-from sinkinterp.applications.streaming import loss_of
+from sinkinterp.applications.quantising import fake_quantised
 from sinkinterp.data.progress import silent
+from sinkinterp.measurement.quantities import token_losses
 from sinkinterp.runs.experiment import Outcome
 from sinkinterp.table import EDIT, INPUT, LENGTH, MODEL, Table, high_of, low_of
 
@@ -35,19 +35,19 @@ def read(subject, front):
 @pytest.mark.parametrize("prefix", [(11,), (11, 7, 500)])
 def test_a_prefix_in_the_cache_is_that_prefix_before_the_text(subject, prefix):
     cache = prefixes.kept_in_cache(subject, prefix)
-    with_tokens = loss_of(subject, prefixes.before(prefix, TEXTS))[:, len(prefix) :]
+    with_tokens = token_losses(subject, prefixes.before(prefix, TEXTS))[:, len(prefix) :]
     torch.testing.assert_close(prefixes.loss_behind(subject, cache, TEXTS), with_tokens, atol=1e-5, rtol=1e-5)
     again = prefixes.loss_behind(subject, cache, TEXTS)
     torch.testing.assert_close(again, with_tokens, atol=1e-5, rtol=1e-5)  # a pass leaves the cache as it was
 
 
 def test_every_front_scores_the_same_tokens_and_leaves_the_model_as_it_was(subject):
-    plain = loss_of(subject, TEXTS)
+    plain = token_losses(subject, TEXTS)
     for front in (chapter.Front(chapter.PLAIN), chapter.Front(chapter.SLOT, position=0), chapter.Front("two", (3, 9))):
         losses = read(subject, front).losses
         assert {loss.shape for loss in losses.values()} == {(3, 16)}
         assert losses["loss"].allclose(plain, atol=1e-5) == (front.name == chapter.PLAIN)
-        assert loss_of(subject, TEXTS).equal(plain)
+        assert token_losses(subject, TEXTS).equal(plain)
 
 
 def test_sixteen_bits_cost_nothing_and_eight_bits_do(subject):
@@ -79,7 +79,7 @@ def test_the_slot_is_that_of_mend(subject, tmp_path):
     mended = si.load(tmp_path / "adapter")
     seen = chapter.seen_texts(Case(NAME, subject, None), silent)
     with chapter.Front(chapter.SLOT, position=0).added(subject, seen):
-        torch.testing.assert_close(loss_of(subject, TEXTS), loss_of(mended, TEXTS), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(token_losses(subject, TEXTS), token_losses(mended, TEXTS), atol=1e-5, rtol=1e-5)
 
 
 def test_prefixquant_takes_the_commonest_outliers_and_then_bos(subject, monkeypatch):
@@ -95,7 +95,8 @@ def test_prefixquant_takes_the_commonest_outliers_and_then_bos(subject, monkeypa
 def test_the_shared_token_has_the_lowest_loss(subject):
     case = Case(NAME, subject, None)
     best = prefixes.best_token(case, subject, SEEN, [3, 9])
-    losses = {one: loss_of(subject, prefixes.before([one], SEEN))[:, 1:].mean() for one in (3, 9, case.bos_token, best)}
+    ones = (3, 9, case.bos_token, best)
+    losses = {one: token_losses(subject, prefixes.before([one], SEEN))[:, 1:].mean() for one in ones}
     assert losses[best] == min(losses.values())
 
 
