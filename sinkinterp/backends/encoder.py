@@ -279,7 +279,7 @@ class EncoderDecoderSubject(HuggingFaceSubject):
         crossing.modules = replace(self.modules, is_cross=True, taps=taps)
         tokens = contract.sample_tokens(self.shape.vocab)
         with used_alone(self.model):
-            crossing._check_contract(self._forward(tokens, None))
+            crossing._check_contract(self._run_model(tokens))
         return crossing
 
     def maps(self) -> Iterable[HeadMap]:
@@ -299,7 +299,7 @@ class EncoderDecoderSubject(HuggingFaceSubject):
             return super()._abilities_found(bare, gives_positions)
         try:
             with without_cross_attention(self.model):
-                alone = self._forward(contract.sample_tokens(self.shape.vocab), None)
+                alone = self._run_model(contract.sample_tokens(self.shape.vocab))
         except Exception:  # T5Gemma and LongT5 need an encoder, so that their updates cannot be checked
             able = super()._abilities_found(bare, gives_positions)
             return replace(able, taps=able.taps - {MLP})

@@ -65,7 +65,8 @@ class HuggingFaceSubject(Subject):
 
     def _read_model(self, model: PreTrainedModel) -> None:
         """Finds the modules, sizes and abilities of the model. Raises InputError as the class does."""
-        check_is_decoder(model, self.name, self.has_encoder)
+        if not self.has_encoder:
+            check_is_decoder(model, self.name)
         check_causal(type(model), model.config, self.name)
         self._check_ready()
         self.revision = getattr(model.config, "_commit_hash", None) or ""
@@ -97,7 +98,7 @@ class HuggingFaceSubject(Subject):
         """The logits of the model without a recorder, and its tables of learned positions."""
         fix = "give a causal language model that runs on token ids"
         with refusal(f"{self.name} does not run", fix), anatomy.position_tables(self.model, tokens.shape[1]) as tables:
-            logits = self._forward(tokens, None)
+            logits = self._run_model(tokens)
         return logits, tuple(dict.fromkeys(tables))
 
     def _check_contract(self, bare: Logits) -> None:
@@ -135,10 +136,9 @@ class HuggingFaceSubject(Subject):
         self, tokens: Tokens, reads: Reads, edits: Sequence[Edit], position_ids: Tensor | None
     ) -> tuple[Answers, Logits]:
         """The answers and logits of a pass of the contract; see `contract.Pass`."""
-        recorder = Recorder(reads_of(reads), edits)
         given = {} if position_ids is None or not self._takes_ids else {"position_ids": position_ids.to(self.device)}
-        logits = self._pass(tokens, recorder, **given)
-        return recorder.stacked_answers(self.shape, self.device), logits
+        trace = self._trace(tokens, Recorder(reads_of(reads), edits), **given)
+        return trace.answers, trace.logits
 
     @property
     def _takes_ids(self) -> bool:
@@ -158,27 +158,31 @@ class HuggingFaceSubject(Subject):
         self.check_ids(tokens, self.shape.n_ctx)
         edits = edits_of(edits)
         self.check_edits(edits, tokens.shape[1])
-        idle = self._idle_outside(blocks)
-        recorder = Recorder(reads_of(reads), edits, gradients, idle=frozenset(idle))
+        recorder = Recorder(reads_of(reads), edits, gradients, idle=self._idle_outside(blocks))
         for read in recorder.reads.values():
             self._check_tapped(read.site)
         positions = self.positions(edits, tokens.shape[1]) | ({} if logits else self._last_alone)
-        left_out = computed_by({self.modules.blocks[block]: _pass_on for block in idle})
-        mapped = self.maps_shown_to(recorder) if recorder.edits_weights else nullcontext()
-        with used_alone(self.model), left_out, mapped:
-            logits_returned = self._pass(tokens, recorder, **positions)
-            trace = Trace(recorder.stacked_answers(self.shape, self.device), logits_returned)
-        if logits_returned[:, -1].isnan().any():
+        trace = self._trace(tokens, recorder, **positions)
+        if trace.logits[:, -1].isnan().any():
             raise InputError(f"{self.name} returns logits that are not numbers")
         for name, answer in trace.answers.items():
             per_sequence(answer, len(tokens), metric(name))
         return trace
 
-    def _idle_outside(self, blocks: range | None) -> list[int]:
+    def _trace(self, tokens: Tokens, recorder: Recorder, **positions: Any) -> Trace:
+        """The answers of a recorder's reads, and the logits, of a pass without its idle blocks."""
+        left_out = computed_by({self.modules.blocks[block]: _pass_on for block in recorder.idle})
+        mapped = self.maps_shown_to(recorder) if recorder.edits_weights else nullcontext()
+        with used_alone(self.model), left_out, mapped:
+            logits = self._pass(tokens, recorder, **positions)
+            return Trace(recorder.stacked_answers(self.shape, self.device), logits)
+
+    def _idle_outside(self, blocks: range | None) -> frozenset[int]:
         """The blocks that are left out of a pass where these are enough; none in a model that needs them all."""
         instance_of(blocks, (range, type(None)), "blocks are a range of them, such as range(3, 6)")
-        others = [] if blocks is None else [block for block in range(self.shape.n_layers) if block not in blocks]
-        return others if others and self.leaves_out_blocks else []
+        every = range(self.shape.n_layers)
+        others = frozenset(every).difference(every if blocks is None else blocks)
+        return others if others and self.leaves_out_blocks else frozenset()
 
     @cached_property
     def leaves_out_blocks(self) -> bool:
@@ -191,11 +195,7 @@ class HuggingFaceSubject(Subject):
         if not isinstance(seen[-1], Tensor):
             return False
         edit = ChangeResidual(Put({middle: whole["x"][:, middle]}), layers=[middle])
-        self.__dict__["leaves_out_blocks"] = True  # for the pass that tries it alone, also if that is interrupted
-        try:
-            part = self.run(tokens, edits=[edit], blocks=range(middle, self.shape.n_layers))
-        finally:
-            del self.__dict__["leaves_out_blocks"]
+        part = self._trace(tokens, Recorder(edits=[edit], idle=frozenset(range(middle))))
         return Gap.of(part.logits, whole.logits).is_within(tolerance_of(self.dtype))
 
     @cached_property
@@ -209,8 +209,9 @@ class HuggingFaceSubject(Subject):
 
     def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Any) -> Logits:
         """The logits of one forward pass that is shown to `recorder`."""
-        with recorded_stream(self.modules, recorder):
-            return self._forward(tokens, recorder, gradients=recorder.gradients, **positions)
+        shown = recorded_by(recorder, self.modules.layers, self.modules.n_kv_heads)
+        with recorded_stream(self.modules, recorder), attention_set_to(self.model, self.recorded_attention), shown:
+            return self._run_model(tokens, gradients=recorder.gradients, **positions)
 
     def maps(self) -> Iterable[anatomy.HeadMap]:
         """The modules that make queries, keys and values, where they are known."""
@@ -249,17 +250,10 @@ class HuggingFaceSubject(Subject):
             raise InputError(f"the embedding of {self.name} is a {kind}")
         return embedding
 
-    def _forward(
-        self, tokens: Tokens, recorder: Recorder | None, *, gradients: bool = False, **positions: Any
-    ) -> Logits:
-        """Logits. Attention runs through the recorded function where there is a recorder, else through the model's."""
-        tokens = tokens.to(self.device)
+    def _run_model(self, tokens: Tokens, *, gradients: bool = False, **positions: Any) -> Logits:
+        """Logits of one pass, without dropout."""
         with torch.set_grad_enabled(gradients), eval_mode(self.model):
-            if recorder is None:
-                return self._logits(tokens, **positions)
-            shown = recorded_by(recorder, self.modules.layers, self.modules.n_kv_heads)
-            with attention_set_to(self.model, self.recorded_attention), shown:
-                return self._logits(tokens, **positions)
+            return self._logits(tokens.to(self.device), **positions)
 
     def _logits(self, tokens: Tokens, **positions: Any) -> Logits:
         """What the model returns for these tokens."""
@@ -393,9 +387,9 @@ def _whole(taps: anatomy.Taps, shape: ModelShape) -> anatomy.Taps:
     }
 
 
-def check_is_decoder(model: PreTrainedModel, name: str, is_run: bool = False) -> None:
-    """Raises InputError for an encoder-decoder model, unless the subject runs its encoder."""
-    if model.config.is_encoder_decoder and not is_run:
+def check_is_decoder(model: PreTrainedModel, name: str) -> None:
+    """Raises InputError for an encoder-decoder model."""
+    if model.config.is_encoder_decoder:
         fix = "load it with backend='huggingface' and encoder=NoEncoder(), or an input of its encoder"
         raise InputError(f"{name} has an encoder; {fix}")
 

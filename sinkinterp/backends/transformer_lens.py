@@ -205,7 +205,7 @@ class TransformerLensSubject(HuggingFaceSubject):
         """
         hooked = [name for name in hooked_points(self.bridge) if name.endswith(_UNREAD)]
         with recorded_by(recorder), self._layers_shown(recorder, compares=compares or bool(hooked)) as layers:
-            logits = self._forward(tokens, None, gradients=recorder.gradients, **positions)
+            logits = self._run_model(tokens, gradients=recorder.gradients, **positions)
         if not layers or not all(layer.has_pattern and layer.has_output for layer in layers):
             raise InputError(f"{self.name} shows no pattern; boot it with eager attention (bridge_of), or {FIX}")
         if not all(layer.distance <= contract.weight_tolerance(self.dtype) for layer in layers):
