@@ -447,10 +447,10 @@ FOLLOWED = {  # typed by other tests, which load and train what takes more lines
         "give a causal language model that runs on token ids",
         "load it with its head, as AutoModelForCausalLM does",
     ),
-    "backends/test_what_a_file_is.py": (
+    "backends/test_model_files.py": (
         "give a name on the Hub, or a folder that save_pretrained made", "give a model inside it, such as {}",
     ),
-    "backends/test_whole.py": ("take the weights and the config.json that", "merge them: model.merge_and_unload()", "take the model's own weights"),
+    "backends/test_weights.py": ("take the weights and the config.json that", "merge them: model.merge_and_unload()", "take the model's own weights"),
     "backends/test_module.py": (
         "describe its attention: parts=ModuleParts", "give parts=ModuleParts(attention=AttentionOf", "choose {}", "name one of these",
         "give one F.embedding of the ids", "run it once on as many tokens",

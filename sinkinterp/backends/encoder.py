@@ -58,11 +58,10 @@ class EncoderInput:
 
     def encoded(self, model: PreTrainedModel) -> ModelOutput:
         """What the encoder returns for one sequence. Raises InputError where it takes no such input."""
-        features = self.features(model)
-        dtypes = {name: model.dtype if x.is_floating_point() else None for name, x in features.items()}
-        inputs = {name: x.to(model.device, dtypes[name]) for name, x in features.items()}
+        features = {name: x.to(model.device) for name, x in self.features(model).items()}
+        numbers = {name: x.to(model.dtype) for name, x in features.items() if x.is_floating_point()}
         with torch.no_grad():
-            return model.get_encoder()(**inputs)
+            return model.get_encoder()(**features | numbers)
 
 
 @dataclass(frozen=True)
@@ -247,7 +246,7 @@ class EncoderDecoderSubject(HuggingFaceSubject):
     def _last_alone(self) -> dict[str, Any]:
         return {KEPT: 1} if isinstance(self.model.get_output_embeddings(), nn.Module) else {}
 
-    def _logits_given(self, states: States, tokens: Tokens, position_ids: torch.Tensor | None = None) -> Logits:
+    def _logits_given(self, states: States, tokens: Tokens, position_ids: Tensor | None = None) -> Logits:
         with ExitStack() as stack:
             if RECORDING.get() is not None:  # the bare model, which the contract compares with, runs as it is
                 stack.enter_context(_projected_once(self.model, len(tokens)))
@@ -309,8 +308,8 @@ class EncoderDecoderSubject(HuggingFaceSubject):
     def _of_all(self, states: States, n_sequences: int) -> ModelOutput:
         """Returns what the encoder would return for so many sequences, with these states."""
         fields = {**self._encoded, "last_hidden_state": states}
-        tensors = {name: value for name, value in fields.items() if isinstance(value, torch.Tensor)}
-        expanded = {name: value.expand(n_sequences, *value.shape[1:]) for name, value in tensors.items()}
+        tensors = {name: value for name, value in fields.items() if isinstance(value, Tensor)}
+        expanded = {name: x.expand(n_sequences, *x.shape[1:]) for name, x in tensors.items()}
         return type(self._encoded)(**fields | expanded)
 
     def _check_encoder(self, model: PreTrainedModel) -> None:
@@ -356,10 +355,10 @@ def without_cross_attention(model: PreTrainedModel) -> AbstractContextManager[No
 def _projected_once(model: PreTrainedModel, n_sequences: int) -> AbstractContextManager[None]:
     """In the block, cross-attention makes its keys and values once: the states of all sequences are the same."""
 
-    def before(linear: nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+    def before(linear: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
         return (args[0][:1],) if args[0].stride(0) == 0 else args  # an expanded tensor: the states
 
-    def after(linear: nn.Module, args: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+    def after(linear: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor:
         return output.expand(n_sequences, -1, -1) if output.ndim == 3 and len(output) == 1 else output
 
     modules = [module for block in blocks_of(model) for module in cross_attention(block)]

@@ -29,6 +29,7 @@ from .weights import (
     check_read_whole,
     check_weights,
     gguf_metadata,
+    in_order,
     is_gguf,
     read_gguf,
 )
@@ -136,26 +137,25 @@ def load_model(
         except InputError as error:
             raise InputError(f"{given} is an adapter, which is read with its base model {base}: {error}") from error
         return merged(model, folder)
-    fix, how = "", {"use_safetensors": True}  # of a folder, the reason says the fix
-    if is_gguf(source):
-        check_gguf(Path(source))
+    path = Path(source)
+    if is_gguf(path):
+        check_gguf(path)
+        verify(path.resolve().parent, path.resolve().name)
         fix, how = "take the model's own weights", {"quantization_config": transformers.GgufConfig(dequantize=True)}
-        verify(Path(source).resolve().parent, Path(source).resolve().name)
     else:
         check_folder(source)
-        if not Path(source).exists():
-            fix = _NAME_ONE
-        verify(Path(source), "*config.json", "model*")
+        verify(path, "*config.json", "model*")
+        fix, how = "" if path.exists() else _NAME_ONE, {"use_safetensors": True}  # of a folder, the reason says the fix
     with refusal(f"cannot load {given}", fix), asking_hub(source):  # a damaged file can fail anyhow
         config = checked_config(source)
-        if config is not None and Path(source).is_dir():
-            check_weights(Path(source), config, dtype, is_spread=device_map is not None)
+        if config is not None and path.is_dir():
+            check_weights(path, config, dtype, is_spread=device_map is not None)
         model, loading = _class_of(config).from_pretrained(
             **_place_of(source), **how, dtype=dtype, device_map=device_map, trust_remote_code=False,
             output_loading_info=True, ignore_mismatched_sizes=True,  # which are refused below, by name
         )  # fmt: skip
-    if is_gguf(source):
-        _rotate_as_llama3(model, Path(source))
+    if is_gguf(path):
+        _rotate_as_llama3(model, path)
     check_read_whole(source, model, loading)
     return model
 
@@ -199,10 +199,10 @@ def _has_tokenizer(path: Path) -> bool:
 
 def newest_in(source: Any) -> Any:
     """The folder of the newest checkpoint in that of a run of ours; anything else itself."""
-    if not isinstance(source, str | Path) or os.path.exists(os.path.join(source, "config.json")):
+    if not isinstance(source, str | Path) or not os.path.isdir(source) or (Path(source) / "config.json").exists():
         return source
-    steps = [file.parent for file in Path(source).glob("step-*/config.json")] if os.path.isdir(source) else []
-    return max(steps, key=lambda step: (len(step.name), step.name), default=source)
+    steps = [file.parent for file in Path(source).glob("step-*/config.json")]
+    return max(steps, key=in_order, default=source)
 
 
 def check_named(source: str | Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise, product
+from itertools import pairwise
 from re import sub
 from typing import Any
 
@@ -36,15 +36,14 @@ _SEEN_MULTI_HEAD = types.FunctionType(
 
 
 class Listener(TorchFunctionMode):
-    """A mode of torch functions: `attend` computes every attention call, `operate` the other functions in `heard`.
+    """A mode of torch functions: `attend` computes every attention call, `operate` the other functions.
 
-    name: the model's, for messages. heard: None for all functions. The other functions run as they are.
+    name: the model's, for messages.
     """
 
-    def __init__(self, name: str, heard: set[Any] | None = None) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
-        self.heard = None if heard is None else {*heard, SDPA, MULTI_HEAD}
         self.n_attended = 0
         self.counts: Counter[tuple[int, Any]] = Counter()  # calls of each function after so many attention calls
         self._last_call: AttentionCall | None = None
@@ -59,13 +58,12 @@ class Listener(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.heard is not None and func not in self.heard:
-            return func(*args, **kwargs)
         if func is MULTI_HEAD:
             return self._multi_head(*args, **kwargs)
         if func is not SDPA:
+            place = (self.n_attended, func, self.counts[self.n_attended, func])
             self.counts[self.n_attended, func] += 1
-            return self.operate((self.n_attended, func, self.counts[self.n_attended, func] - 1), args, kwargs)
+            return self.operate(place, args, kwargs)
         self._last_call = call = call_of_sdpa(self.name, *args, **kwargs)
         z = self.attend(call, *args, **kwargs)
         self.n_attended += 1
@@ -413,11 +411,12 @@ def _holding(record: Record, calls: Sequence[Call], visits: list[Visit]) -> list
     """Which visits hold the calls with their sums."""
 
     def holds(visit: Visit, call: Call) -> bool:
-        has_sum = call.start == NOWHERE or record.maker[call.total] < visit.end
-        return has_sum and (call.start == NOWHERE or record.is_made_of(call.start, visit.inputs[0]))
+        if call.start != NOWHERE and not record.is_made_of(call.start, visit.inputs[0]):
+            return False
+        end = call.at if call.start == NOWHERE else record.maker[call.total]
+        return visit.start <= call.at and end < visit.end
 
-    pairs = product(calls, enumerate(visits))
-    return [i for call, (i, visit) in pairs if visit.start <= call.at < visit.end and holds(visit, call)]
+    return [i for call in calls for i, visit in enumerate(visits) if holds(visit, call)]
 
 
 def _list_of(visit: Visit) -> str:
@@ -478,13 +477,9 @@ def _turns(record: Record) -> tuple[Operand, ...]:
 
     None where positions also reach tokens through other functions: those of a part of them cannot be moved.
     """
-    found: list[Operand] = []
-    for operation in record.operations:
-        turn = _turn(record, operation)
-        found += () if turn is None else (turn,)
-        if turn is None and _mixes_positions(record, operation):
-            return ()
-    return tuple(found)
+    turns = [_turn(record, operation) for operation in record.operations]
+    others = (o for o, turn in zip(record.operations, turns, strict=True) if turn is None)
+    return () if any(_mixes_positions(record, o) for o in others) else tuple(filter(None, turns))
 
 
 def _turn(record: Record, operation: Operation) -> Operand | None:
@@ -493,14 +488,14 @@ def _turn(record: Record, operation: Operation) -> Operand | None:
     shape = record.tensors[operation.outputs[0]].shape
     if operation.place[1] not in ADD | MULTIPLY or of_tokens.count(True) != 1 or batch not in shape:
         return None
-    index, rank = of_tokens.index(False), len(shape)
-    rows, read = with_axes(operation.args[index], rank), record.source(operation.pair[index])
+    index = of_tokens.index(False)
+    number, rows = operation.pair[index], with_axes(operation.args[index], len(shape))
     axes = [axis for axis, size in enumerate(rows.shape) if size == shape[axis] == length]
     if len(axes) != 1:
         return None
-    source, table = read or ("", rows[..., :0])
-    place = (rank, axes[0], shape.index(batch), source, _are_first(table, rows, axes[0]))
-    return Operand(operation.place, operation.pair[index], index, 1.0, *place)
+    source, table = record.source(number) or ("", None)
+    is_table = table is not None and _are_first(table, rows, axes[0])
+    return Operand(operation.place, number, index, 1.0, len(shape), axes[0], shape.index(batch), source, is_table)
 
 
 def _mixes_positions(record: Record, operation: Operation) -> bool:

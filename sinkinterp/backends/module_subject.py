@@ -62,7 +62,7 @@ class Showing(Listener):
                 edited = partial(recorder.update, MLP, block, factor=update.factor)
                 shown = partial(_as_recorded, edited, anatomy.is_batch_first)
                 self.operands[update.place].append((update.index, shown))
-        super().__init__(name, {function for _, function, _ in (*self.results, *self.operands)})
+        super().__init__(name)
 
     def operate(self, place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = list(args)
@@ -83,10 +83,10 @@ class Showing(Listener):
 
     def check(self) -> None:
         """Raises InputError where the pass ran other operations than the recorded one, so that places are wrong."""
-        heard, inside = self.heard or set(), range(len(self.anatomy.layers))  # after the last call may be a loss
+        changed = {function for _, function, _ in (*self.results, *self.operands)}
         found, now = (
-            {place: n for place, n in counts.items() if place[0] in inside and place[1] in heard}
-            for counts in (self.anatomy.counts, self.counts)
+            {place: n for place, n in counts.items() if place[0] < len(self.anatomy.layers) and place[1] in changed}
+            for counts in (self.anatomy.counts, self.counts)  # after the last call may be a loss
         )
         if found != now:
             raise self._differs("runs other operations")
@@ -145,28 +145,23 @@ class AttentionOf:
         instance_of(self.computes, Callable, "AttentionOf takes a function")
 
 
-def _modules_named(module: nn.Module, pattern: str) -> dict[str, nn.Module]:
-    """The modules inside a module whose names fit a pattern. Raises InputError where there is none."""
-    depth = pattern.count(".")
-    found = {n: m for n, m in module.named_modules() if n.count(".") == depth and fnmatchcase(n, pattern)}
-    if not found:
-        raise InputError(f"AttentionOf: {type(module).__name__} has no modules {pattern!r}")
-    return found
-
-
 def described(
     model: nn.Module, attention: AttentionOf | None, name: str = "", checks: bool = False
 ) -> AbstractContextManager[None]:
     """In the block, the modules that are described compute attention as the description says.
 
-    checks: whether InputError is raised where they then return something else than they did.
+    checks: whether InputError is raised where they then return something else than they did. Raises InputError also
+    where no module has such a name.
     """
     if attention is None:
         return nullcontext()
-    modules = _modules_named(model, attention.module)
-    functions: dict[nn.Module, Callable[..., Any]] = {m: partial(attention.computes, m) for m in modules.values()}
-    if checks:
-        functions = {m: partial(_checked, f"{name}: {at}", m.forward, functions[m]) for at, m in modules.items()}
+    depth, functions = attention.module.count("."), dict[nn.Module, Callable[..., Any]]()
+    for path, module in model.named_modules():
+        if path.count(".") == depth and fnmatchcase(path, attention.module):
+            computes = partial(attention.computes, module)
+            functions[module] = partial(_checked, f"{name}: {path}", module.forward, computes) if checks else computes
+    if not functions:
+        raise InputError(f"AttentionOf: {type(model).__name__} has no modules {attention.module!r}")
     return computed_by(functions)
 
 

@@ -27,10 +27,10 @@ from ..files import check_is_file
 _SAVED = "give a name on the Hub, or a folder that save_pretrained made, with config.json and .safetensors weights"
 
 
-def is_gguf(source: object) -> bool:
+def is_gguf(source: str | Path) -> bool:
     """Tells if a source names a GGUF file, by its ending, or is one, by its first bytes: Ollama's have no ending."""
-    if not isinstance(source, str | Path) or Path(source).suffix.lower() == ".gguf":
-        return isinstance(source, str | Path)
+    if Path(source).suffix.lower() == ".gguf":
+        return True
     if not os.path.isfile(source) or not os.access(source, os.R_OK):
         return False
     with open(source, "rb") as content:
@@ -47,13 +47,13 @@ def _instead_of(folder: Path) -> str:
     """The newest model inside a folder, or what else is there."""
     inside = [*folder.glob("*/config.json"), *folder.glob("snapshots/*/config.json")]
     models = [file.parent for file in inside if '"model_type"' in file.read_text(errors="replace")]
-    if models := sorted((*models, *folder.glob("*.gguf")), key=_in_order):
+    if models := sorted((*models, *folder.glob("*.gguf")), key=in_order):
         return f"give a model inside it, such as {models[-1]}"
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     return f"it holds {', '.join(names[:3]) or 'nothing'}{', ...' * (len(names) > 3)}; {_SAVED}"
 
 
-def _in_order(path: Path) -> list[tuple[int, str]]:
+def in_order(path: Path) -> list[tuple[int, str]]:
     """Sorts paths as people count: checkpoint-1000 behind checkpoint-500."""
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", str(path))]
 
@@ -149,9 +149,9 @@ def check_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype | s
 
 def _is_quantised(how: Any) -> bool:
     """Whether weights are quantised in a way that transformers reads; it leaves out others without an error."""
-    said = how if isinstance(how, dict) else {}
-    bits = said.get("load_in_8bit") or said.get("load_in_4bit")  # of bitsandbytes, whose name came later
-    return bool(bits) or said.get("quant_method") in AUTO_QUANTIZATION_CONFIG_MAPPING
+    settings = how if isinstance(how, dict) else {}
+    bits = settings.get("load_in_8bit") or settings.get("load_in_4bit")  # of bitsandbytes, whose name came later
+    return bool(bits) or settings.get("quant_method") in AUTO_QUANTIZATION_CONFIG_MAPPING
 
 
 @refusing

@@ -7,10 +7,12 @@ from accelerate import cpu_offload
 from backends import test_own_attention, zoo
 from backends.zoo import ATTENTION_LAYERS, CONFIGS, VOCAB, model_of, subject_of, tokens_of
 from refusals import refused
+from torch import nn
 from transformers import AutoModelForCausalLM, ProphetNetConfig, ProphetNetForCausalLM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from sinkinterp.attention import RESIDUAL
+from sinkinterp.backends.anatomy import positions_replaced
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.load import load
 from sinkinterp.backends.nnsight import NNsightSubject
@@ -20,6 +22,7 @@ from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.measure import measure
 from sinkinterp.measurement.parity import dense_patterns
+from tools.families import tiny_model
 
 every_model = pytest.mark.parametrize("name", CONFIGS)
 
@@ -144,3 +147,23 @@ def test_a_pass_of_some_blocks_reads_and_predicts_what_the_whole_one_does_and_ru
     assert early.equal(whole["mass"][:, :1])
     refused(lambda: subject.run(tokens, blocks=1), "range")
     assert part["mass"].shape[1] == sum(layer >= n // 2 for layer in ATTENTION_LAYERS[name])
+
+
+def test_a_table_returns_the_rows_of_other_positions_counted_from_its_first():
+    table, positions = nn.Embedding(13, 7), torch.tensor([[4, 1, 2, 3, 0]])
+    with positions_replaced([table], positions):
+        assert table(2 + torch.arange(5)).equal(table.weight[2 + positions])
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3 with normed queries", "gemma3", "pythia"])
+def test_texts_beyond_the_context_are_read_on_demand_and_the_protocol_says_so(name):
+    model, tokens = model_of(name), tokens_of(71)
+    refused(lambda: load(model, name="llama").run(tokens), "llama")
+    subject = load(model, name="llama", beyond_context=True)
+    torch.testing.assert_close(subject.run(tokens).logits, zoo.bare_logits(model, tokens), rtol=0, atol=1e-5)
+    assert "its context of 64 tokens is no limit" in measure(subject, tokens).protocol.line()
+
+
+@pytest.mark.parametrize("model", [model_of("gpt2"), model_of("opt"), tiny_model("gptj")], ids=["gpt2", "opt", "gptj"])
+def test_a_model_with_a_table_of_positions_has_none_beyond_its_context(model):
+    refused(lambda: load(model, beyond_context=True))

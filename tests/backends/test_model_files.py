@@ -1,20 +1,24 @@
-"""A file or a folder is looked at before a model is built, and what is there is said."""
+"""A name, a file or a folder is looked at before a model is built, and what is there is read or said."""
 
 import json
+import sys
 from types import SimpleNamespace
 
 import gguf
 import pytest
 import torch
 import transformers
-from backends.tiny_gguf import tiny_llama, write_gguf
-from backends.zoo import model_of
+from backends.tiny_gguf import F32, Q4_1, WORDS, tiny_llama, write_gguf
+from backends.zoo import bare_logits, model_of
 from refusals import refused
 from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import sinkinterp as si
-from sinkinterp.backends import weights
+from sinkinterp.backends import model_files, weights
+from sinkinterp.backends.model_files import load_model, load_tokenizer, origin_of
+from sinkinterp.backends.named_models import located
+from sinkinterp.files import Damaged, cache_folder, seal
 
 TOKENS = torch.randint(37, (2, 23), generator=torch.Generator().manual_seed(0))
 
@@ -86,17 +90,10 @@ def test_a_gguf_file_of_llama_3_is_rotated_as_the_model_that_it_was_made_of(fact
     factors = plain / model.model.rotary_emb.inv_freq
     assert factors.max() == pytest.approx(factor)
     subject = si.load(write_gguf(tmp_path / "tiny.gguf", model, more={"rope_freqs.weight": factors}))
-    with torch.no_grad():
-        right = model(TOKENS).logits
-    torch.testing.assert_close(subject.run(TOKENS).logits, right, rtol=0, atol=1e-5)
+    torch.testing.assert_close(subject.run(TOKENS).logits, bare_logits(model, TOKENS), rtol=0, atol=1e-5)
     assert subject.model.config.rope_parameters["factor"] == pytest.approx(factor)
     other = write_gguf(tmp_path / "other.gguf", model, more={"rope_freqs.weight": 0 * factors + 3})
     refused(lambda: si.load(other), "holds rope_freqs.weight")
-
-
-def test_a_gguf_file_that_holds_more_or_less_than_a_model_is_refused(tmp_path):
-    more = write_gguf(tmp_path / "more.gguf", tiny_llama(), more={"rope_freqs.weight": 3 * torch.ones(4)})
-    refused(lambda: si.load(more), "holds rope_freqs.weight")
 
 
 def test_an_adapter_whose_base_is_not_here_is_said_to_be_one(tmp_path):
@@ -127,12 +124,6 @@ def test_a_part_that_is_absent_is_named(tmp_path):
     si.load(tmp_path)
 
 
-def test_a_folder_of_another_class_than_transformers_makes_of_it_is_refused(tmp_path):
-    config = transformers.GPT2Config(vocab_size=37, n_embd=16, n_layer=2, n_head=2, n_positions=32)
-    transformers.GPT2DoubleHeadsModel(config).save_pretrained(tmp_path)
-    refused(lambda: si.load(tmp_path), "multiple_choice_head", "which the model does not take")
-
-
 def test_a_folder_of_a_model_that_also_sees_is_measured_on_text_as_the_model_in_memory(tmp_path):
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
     text = LlamaConfig(vocab_size=37, initializer_range=0.3, **sizes)
@@ -150,3 +141,121 @@ def test_a_transformers_and_a_lens_that_are_too_old_are_refused_with_the_version
     refused(lambda: si.load(file), "5.2.0 does not read")
     monkeypatch.delattr("transformer_lens.model_bridge.sources.build_bridge_from_module")
     refused(lambda: si.load(model_of("gpt2"), backend="transformer_lens"), "use 4.3 or newer")
+
+
+# GGUF
+
+
+@pytest.mark.parametrize(("quantisation", "name"), [(F32, "F32"), (Q4_1, "Q4_1")])
+def test_a_gguf_file_has_the_logits_of_transformers_own_reader_and_a_report_says_so(tmp_path, quantisation, name):
+    file = write_gguf(tmp_path / "tiny.gguf", model := tiny_llama(), quantisation)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=file.name, dtype=torch.float32)
+    subject = si.load(file)
+    assert subject.dtype == torch.float32 and subject.run(TOKENS).logits.equal(bare_logits(theirs, TOKENS))
+    if quantisation == F32:  # it is the model that was written
+        torch.testing.assert_close(subject.run(TOKENS).logits, bare_logits(model, TOKENS), rtol=0, atol=1e-5)
+    protocol = si.measure(subject, TOKENS).protocol
+    assert protocol.model == str(file) and protocol.revision == f"GGUF {name}, dequantised"
+
+
+def test_a_quantisation_without_a_name_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(model_files, "gguf_metadata", lambda file: {"general.file_type": 99_999})
+    (tmp_path / "tiny.gguf").touch()
+    assert origin_of(tmp_path / "tiny.gguf") == "GGUF, dequantised"
+
+
+def test_the_tokenizer_of_a_gguf_file_reads_text_and_one_without_has_none(tmp_path):
+    file = write_gguf(tmp_path / "tiny.gguf", tiny_llama(), with_words=True)
+    tokenizer = load_tokenizer(file)
+    assert tokenizer("ab", add_special_tokens=False)["input_ids"] == [WORDS.index("ab")]
+    assert si.load(file).label(WORDS.index("ab")) == "ab"
+    assert load_tokenizer(write_gguf(tmp_path / "bare.gguf", tiny_llama())) is None
+
+
+def test_a_relative_path_and_a_link_are_followed_and_the_model_is_plain_and_can_be_saved(tmp_path, monkeypatch):
+    (tmp_path / "inside").mkdir()
+    write_gguf(tmp_path / "inside" / "tiny.gguf", tiny_llama(), Q4_1)
+    (tmp_path / "link.gguf").symlink_to("inside/tiny.gguf")
+    monkeypatch.chdir(tmp_path)
+    load_model("link.gguf").save_pretrained("folder")
+    logits = [si.load(source).run(TOKENS).logits for source in ("inside/tiny.gguf", "link.gguf", "./folder")]
+    assert logits[0].equal(logits[1]) and logits[0].equal(logits[2])
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 0), (0, 3), (0, 100), (0, -1000), (7, None)])
+def test_a_damaged_gguf_file_is_refused_in_one_line(tmp_path, first, last):
+    file = write_gguf(tmp_path / "tiny.gguf", tiny_llama())
+    file.write_bytes(file.read_bytes()[first:last])
+    refused(lambda: si.load(file))
+
+
+def test_a_flipped_bit_of_a_gguf_file_is_noticed_where_its_hash_lies_beside_it(tmp_path):
+    file = write_gguf(tmp_path / "tiny.gguf", tiny_llama())
+    seal(tmp_path)
+    assert si.load(file).revision.startswith("GGUF")
+    content = bytearray(file.read_bytes())
+    content[-99] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(Damaged, match=r"tiny\.gguf is damaged"):
+        si.load(file)
+
+
+def test_without_the_package_gguf_the_fix_is_said(tmp_path, monkeypatch):
+    file = write_gguf(tmp_path / "tiny.gguf", tiny_llama())
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    refused(lambda: si.load(file))
+
+
+# names
+
+
+@pytest.fixture
+def models(tmp_path, monkeypatch):
+    """The folder of the models that have names."""
+    monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "models"
+
+
+def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path, models):
+    assert cache_folder() == models.parent
+    monkeypatch.delenv("SINKINTERP_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "xdg" / "sinkinterp"
+
+
+def test_a_local_name_is_a_model_of_the_cache(models):
+    model, folder = saved(models / "tiny"), models / "smollm2-135m-instruct"
+    folder.mkdir()
+    seal(folder, {"model": folder.name})
+    assert located("tiny") == located("local/tiny") == models / "tiny"
+    assert located("smollm2") == located("local/smollm2-135m-instruct") == folder
+    subject = si.load("local/tiny")
+    assert subject.folder == models / "tiny" and subject.name == "local/tiny" and subject.revision == ""
+    torch.testing.assert_close(subject.run(TOKENS).logits, bare_logits(model, TOKENS))
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "3", "no json", '{"of": "somebody else"}'])
+def test_a_source_file_of_somebody_else_says_nothing(tmp_path, text):
+    (tmp_path / "SOURCE.json").write_text(text)
+    assert origin_of(tmp_path) == ""
+
+
+def test_a_report_says_where_the_weights_of_a_folder_come_from(models):
+    saved(models / "tiny")
+    (models / "tiny" / "SOURCE.json").write_text(json.dumps({"from": "GGUF Q4_1 of a package 1.0, dequantised"}))
+    for source in ("local/tiny", models / "tiny", str(models / "tiny")):
+        assert si.load(source).revision == origin_of(source) == "GGUF Q4_1 of a package 1.0, dequantised"
+    assert si.measure(si.load("local/tiny"), TOKENS).protocol.revision == origin_of(models / "tiny")
+
+
+@pytest.mark.parametrize("name", ["smollm2", "local/nothing", "local/", "local/../models/tiny", "local/.draft-1"])
+def test_a_model_that_is_not_there_names_the_command_that_makes_it(models, name):
+    saved(models / "tiny")
+    (models / ".draft-1").mkdir()
+    refused(lambda: si.load(name))
+
+
+def test_a_folder_in_the_working_directory_comes_first(tmp_path, monkeypatch):
+    saved(tmp_path / "local" / "mine")
+    monkeypatch.chdir(tmp_path)
+    assert located("local/mine") == "local/mine" and si.load("local/mine").name == "local/mine"
