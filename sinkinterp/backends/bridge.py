@@ -41,8 +41,3 @@ def bridge_of(model: PreTrainedModel, tokenizer: Any = None) -> Any:
     what = f"{name} under TransformerLens gives other logits than under transformers"
     Gap.of(after, before).check(tolerance_of(model.dtype), what, FIX)
     return bridge
-
-
-def hooked_points(bridge: Any) -> list[str]:
-    """The hook points of a bridge that someone has hooked."""
-    return [name for name, point in bridge.hook_dict.items() if point.fwd_hooks]

@@ -83,22 +83,20 @@ def _in_memory(
 ) -> Subject:
     """The subject of a model in memory on a backend, by default on that of its library."""
     library, shown = _library_of(model), name or type(model).__name__
+    is_own = library == _OWN and backend is None
     if library == _OWN and any(map(is_lazy, model.parameters())):
         raise InputError(f"{shown} has lazy weights without a size; run it once, then give it")
-    if library == _OWN and backend is None:
-        check_encoder(encoder, False, shown)
-        return ModuleSubject(model, name, parts or ModuleParts())
-    if parts is not None:
+    if parts is not None and not is_own:
         raise InputError(f"parts are for PyTorch modules of your own, not for {library}")
     backend = library if backend is None else backend
-    if not isinstance(backend, str) or backend not in _SUBJECTS or library not in ("huggingface", backend):
-        hint = "" if backend in BACKENDS else nearest(backend, _SUBJECTS)
-        raise InputError(f"{shown} cannot run on {backend!r}{hint}; backends: {', '.join(_SUBJECTS)}")
-    if backend == "huggingface" and isinstance(model, PreTrainedModel) and model.config.is_encoder_decoder:
+    if not is_own and (backend not in BACKENDS or library not in ("huggingface", backend)):
+        hint = "" if backend in BACKENDS else nearest(backend, BACKENDS)
+        raise InputError(f"{shown} cannot run on {backend!r}{hint}; backends: {', '.join(BACKENDS)}")
+    if backend == "huggingface" and model.config.is_encoder_decoder:
         check_encoder(encoder, True, shown)
         assert encoder is not None
         return EncoderDecoderSubject(model, encoder, name)
-    subject = _SUBJECTS[backend](model, name)
+    subject = ModuleSubject(model, name, parts or ModuleParts()) if is_own else _SUBJECTS[backend](model, name)
     check_encoder(encoder, False, subject.name)
     return subject
 

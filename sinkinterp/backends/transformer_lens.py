@@ -18,7 +18,7 @@ from ..data.tokens import Tokens
 from . import contract
 from .anatomy import HeadMap, alone, removed_after
 from .attached import Hook, recorded_by, used_alone
-from .bridge import FIX, bridge_of, hooked_points
+from .bridge import FIX, bridge_of
 from .hooks import recorded_stream
 from .huggingface import HuggingFaceSubject, check_is_decoder
 from .recorder import Recorder
@@ -203,7 +203,7 @@ class TransformerLensSubject(HuggingFaceSubject):
         Raises InputError where a call does not give the pattern that TransformerLens computed. `compares`, and hooks of
         the user's own on what attention computes, ask for that.
         """
-        hooked = [name for name in hooked_points(self.bridge) if name.endswith(_UNREAD)]
+        hooked = [n for n, point in self.bridge.hook_dict.items() if point.fwd_hooks and n.endswith(_UNREAD)]
         with recorded_by(recorder), self._layers_shown(recorder, compares=compares or bool(hooked)) as layers:
             logits = self._run_model(tokens, gradients=recorder.gradients, **positions)
         if not layers or not all(layer.has_pattern and layer.has_output for layer in layers):

@@ -14,6 +14,7 @@ import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.attention import sites
 from sinkinterp.attention.sites import RESIDUAL, WEIGHT_SITES
+from sinkinterp.backends.anatomy import removed_after
 from sinkinterp.checks import InputError
 
 ALL, IDS = tuple(range(LAYERS)), torch.randint(VOCAB, (2, 11), generator=torch.Generator().manual_seed(1))
@@ -53,6 +54,10 @@ def logits_of(out):
     return out[0] if isinstance(out, tuple) else out
 
 
+def close(ours, right):
+    torch.testing.assert_close(ours, right, rtol=1e-5, atol=5e-5)
+
+
 def bare(model, ids=IDS):
     with torch.no_grad():
         model.eval()
@@ -68,17 +73,15 @@ def test_a_module_is_read_as_its_own_eager_computation(name, subjects):
     model, patterns, stream = subject.model, [], []
     blocks = [] if name == "no blocks" else model.blocks
     hooks = [block.register_forward_pre_hook(lambda block, args: stream.append(args[0])) for block in blocks]
-    with written_out(patterns):
+    with removed_after(hooks), written_out(patterns):
         logits = bare(model)
-    for hook in hooks:
-        hook.remove()
     trace = subject.run(IDS, reads={"p": lambda call: call.pattern(), "x": RESIDUAL.read(lambda x: x.clone())})
-    torch.testing.assert_close(trace.logits, logits, rtol=1e-5, atol=5e-5)
+    close(trace.logits, logits)
     if patterns:
-        torch.testing.assert_close(trace["p"], torch.stack(patterns, 1), rtol=1e-5, atol=5e-5)
+        close(trace["p"], torch.stack(patterns, 1))
     if stream:
         expected = torch.stack([x.transpose(0, 1) if x.shape[0] == IDS.shape[1] else x for x in stream], 1)
-        torch.testing.assert_close(trace["x"][:, :-1], expected, rtol=1e-5, atol=5e-5)
+        close(trace["x"][:, :-1], expected)
     shape, able = subject.shape, subject._abilities
     assert (shape.n_layers, shape.n_heads, shape.n_kv_heads, shape.d_model, shape.vocab) == (
         LAYERS, H, n_kv_heads, D, VOCAB,
@@ -147,7 +150,7 @@ def test_a_module_that_keeps_rotations_is_read_at_any_length():
     plain = computing(subject.model)
     for edits in ([], [si.SwapPositions(2, 7)], [iv.ChangeResidual(iv.Zero(), layers=[1], positions=[3])]):
         logits = subject.run(IDS, edits=edits).logits
-        torch.testing.assert_close(logits, plain.run(IDS, edits=edits).logits, rtol=1e-5, atol=5e-5)
+        close(logits, plain.run(IDS, edits=edits).logits)
 
 
 def test_positions_that_are_found_only_in_part_cannot_be_moved():
@@ -163,7 +166,7 @@ KEPT = [name for name in MODULES if MODULES[name][-1] or name == "nanochat"]
 def test_a_swap_of_positions_is_a_swap_of_the_rows_that_a_module_keeps(name, subjects):
     logits, model = subjects[name].run(IDS, edits=[si.SwapPositions(2, 7)]).logits, peaked(MODULES[name][0])
     swapped_rows(name, model)
-    torch.testing.assert_close(logits, bare(model), rtol=1e-5, atol=5e-5)
+    close(logits, bare(model))
     assert not torch.allclose(logits, bare(subjects[name].model), atol=1e-3)
 
 
@@ -173,19 +176,15 @@ def test_edits_of_embeddings_are_those_of_what_the_tables_return(name, subjects)
     table = {**dict(model.named_parameters()), **dict(model.named_buffers())}[subject.anatomy.positions.source]
     table.data.view(-1, D)[[2, 5]] *= 0.5
     edit = iv.Change(sites.POSITION_EMBEDDING, iv.Scale(0.5), positions=[2, 5])
-    torch.testing.assert_close(subject.run(IDS, edits=[edit]).logits, bare(model), rtol=1e-5, atol=5e-5)
+    close(subject.run(IDS, edits=[edit]).logits, bare(model))
 
     def changed(table, args, x):
         return torch.cat((x[:, :3], 0.5 * x[:, 3:4], x[:, 4:]), 1)
 
-    model = subject.model
-    handle, edit = (
-        model.wte.register_forward_hook(changed),
-        iv.Change(sites.TOKEN_EMBEDDING, iv.Scale(0.5), positions=[3]),
-    )
-    expected = bare(model)
-    handle.remove()
-    torch.testing.assert_close(subject.run(IDS, edits=[edit]).logits, expected, rtol=1e-5, atol=5e-5)
+    with subject.model.wte.register_forward_hook(changed):
+        expected = bare(subject.model)
+    edit = iv.Change(sites.TOKEN_EMBEDDING, iv.Scale(0.5), positions=[3])
+    close(subject.run(IDS, edits=[edit]).logits, expected)
 
 
 @pytest.mark.parametrize("name", ["nanoGPT", "nanochat"])
@@ -208,7 +207,7 @@ def test_a_swap_of_rotations_that_are_computed_is_that_of_kept_ones(monkeypatch,
         logits = subjects[name].run(IDS, edits=[si.SwapPositions(2, 7)]).logits
         with monkeypatch.context() as patch:
             patch.setattr(zoo, "angles", lambda length, d: turns(length, d)[rows])
-            torch.testing.assert_close(logits, bare(subjects[name].model), rtol=1e-5, atol=5e-5)
+            close(logits, bare(subjects[name].model))
 
 
 def gpt_and_twin():
@@ -433,18 +432,15 @@ def test_unusual_attention_is_measured_as_it_is(name):
     subject = si.load(model, parts=si.ModuleParts(**CHOSEN[name]) if name in CHOSEN else None)
     with written_out(patterns):
         logits = bare(model)
-    trace = subject.run(
-        IDS,
-        reads={
-            "p": lambda call: call.pattern(),
-            "seen": lambda call: call.allowed().float().mean(1).expand(len(IDS), -1, -1).sum((1, 2)),
-        },
-    )
-    torch.testing.assert_close(trace.logits, logits, rtol=1e-5, atol=5e-5)
-    torch.testing.assert_close(trace["p"], torch.stack(patterns, 1), rtol=1e-5, atol=5e-5)
+    trace = subject.run(IDS, reads={"p": lambda call: call.pattern(), "seen": pairs_seen})
+    close(trace.logits, logits)
+    close(trace["p"], torch.stack(patterns, 1))
     n = IDS.shape[1]
-    seen = 4 * n - 6 if name == "a window" else n * (n + 1) // 2
-    assert trace["seen"].eq(seen).all()
+    assert trace["seen"].eq(4 * n - 6 if name == "a window" else n * (n + 1) // 2).all()
+
+
+def pairs_seen(call):
+    return call.allowed().float().mean(1).expand(len(IDS), -1, -1).sum((1, 2))
 
 
 class Flexible(zoo.FusedAttention):
@@ -454,9 +450,8 @@ class Flexible(zoo.FusedAttention):
         from torch.nn.attention.flex_attention import flex_attention
 
         q, k, v = (zoo.heads(part, H) for part in self.c_attn(x).split(D, dim=2))
-        return self.c_proj(
-            zoo.merged(flex_attention(q, k, v, lambda score, b, h, i, j: torch.where(i >= j, score, -torch.inf)))
-        )
+        z = flex_attention(q, k, v, lambda score, b, h, i, j: torch.where(i >= j, score, -torch.inf))
+        return self.c_proj(zoo.merged(z))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -468,22 +463,15 @@ def test_flex_attention_is_refused_and_read_where_it_is_described():
     model = peaked(gpt_with(Flexible))
     refused(lambda: si.load(model))
     subject = si.load(model, parts=si.ModuleParts(attention=si.AttentionOf("blocks.*.attn", attend)))
-    torch.testing.assert_close(subject.run(IDS).logits, bare(model), rtol=1e-5, atol=5e-5)
+    close(subject.run(IDS).logits, bare(model))
 
 
-TOKENIZERS = {
-    "an object": (zoo.Words(), "one three eleven", [3, 5, 6]),
-    "two functions": ((zoo.Words().encode, zoo.Words().decode), "one three eleven", [3, 5, 6]),
-}
+TOKENIZERS = {"an object": zoo.Words(), "two functions": (zoo.Words().encode, zoo.Words().decode)}
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_a_module_reads_text_with_any_tokenizer(name, tmp_path):
-    tokenizer, text, ids = TOKENIZERS[name]
-    subject = si.load(zoo.NanoGPT(), tokenizer=tokenizer)
-    assert subject.tokens(text).tokens.tolist() == [ids]
-    assert subject.tokens([text, text], length=3).tokens.tolist() == [ids] * 2
-    si.view(subject, text).save(tmp_path / "page.html")
-    assert subject.tokenizer.decode([ids[0]]) in (tmp_path / "page.html").read_text()
-    for other in (3, {"a": 0, "b": 1}):
-        refused(lambda other=other: si.load(zoo.NanoGPT(), tokenizer=other), "tokenizer")
+def test_a_module_reads_text_with_any_tokenizer(name):
+    subject = si.load(zoo.NanoGPT(), tokenizer=TOKENIZERS[name])
+    assert subject.tokens("one three eleven").tokens.tolist() == [[3, 5, 6]]
+    assert subject.tokens(["one three eleven"] * 2, length=3).tokens.tolist() == [[3, 5, 6]] * 2
+    assert subject.label(3) == "xxx"
