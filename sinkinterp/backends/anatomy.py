@@ -182,7 +182,7 @@ def position_tables(model: PreTrainedModel, length: int) -> AbstractContextManag
     tables: list[nn.Module] = []
 
     def before(table: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if any(_is_consecutive(ids, length) for ids in (*args, *kwargs.values())):
+        if table not in tables and any(_is_consecutive(ids, length) for ids in (*args, *kwargs.values())):
             tables.append(table)
 
     others = [m for m in model.modules() if isinstance(m, nn.Embedding) and m is not model.get_input_embeddings()]

@@ -74,10 +74,13 @@ class HuggingFaceSubject(Subject):
         if self.implementation not in BASES:
             fix = "load it with attn_implementation='sdpa'"
             raise InputError(f"{self.name} runs {self.implementation!r} attention; {fix}")
-        bare, tables = self._bare_pass(contract.sample_tokens(self._embedding.num_embeddings))
+        tokens = contract.sample_tokens(self._embedding.num_embeddings)
+        fix = "give a causal language model that runs on token ids"
+        with refusal(f"{self.name} does not run", fix), anatomy.position_tables(model, tokens.shape[1]) as tables:
+            bare = self._run_model(tokens)
         blocks = anatomy.blocks_of(model)
         self.attention_note = note_of(blocks) or ("slots in the place of BOS" if replaces_bos(model) else "")
-        self.modules = anatomy.StreamModules(self._embedding, tables, blocks, anatomy.taps_of(blocks))
+        self.modules = anatomy.StreamModules(self._embedding, tuple(tables), blocks, anatomy.taps_of(blocks))
         if any(map(anatomy.cross_attention, blocks)):  # as in WhisperForCausalLM, which leaves the encoder out
             self.encoder = NO_ENCODER
         self._check_contract(bare)
@@ -93,13 +96,6 @@ class HuggingFaceSubject(Subject):
             raise InputError(f"the subject of {self.name} cannot be copied or pickled; copy its model, and load that")
         self.__dict__.pop("label", None)  # made again when it is asked for
         return super().__reduce_ex__(protocol)
-
-    def _bare_pass(self, tokens: Tokens) -> tuple[Logits, tuple[nn.Module, ...]]:
-        """The logits of the model without a recorder, and its tables of learned positions."""
-        fix = "give a causal language model that runs on token ids"
-        with refusal(f"{self.name} does not run", fix), anatomy.position_tables(self.model, tokens.shape[1]) as tables:
-            logits = self._run_model(tokens)
-        return logits, tuple(dict.fromkeys(tables))
 
     def _check_contract(self, bare: Logits) -> None:
         """Finds the sizes and abilities of the model. Raises InputError where it fails the contract."""
@@ -224,11 +220,9 @@ class HuggingFaceSubject(Subject):
 
     def check_maps(self, edits: Sequence[Edit]) -> None:
         """Raises InputError where edits of weights do not fit, which one short pass under them tells."""
-        recorder = Recorder(edits=[edit for edit in edits if any(map(edit.touches, sites.WEIGHT_SITES))])
-        if recorder.edits:
-            with self.maps_shown_to(recorder):
-                self._pass(contract.sample_tokens(self.shape.vocab), recorder)
-            recorder.check(self.shape)
+        of_weights = [edit for edit in edits if any(map(edit.touches, sites.WEIGHT_SITES))]
+        if of_weights:
+            self._trace(contract.sample_tokens(self.shape.vocab), Recorder(edits=of_weights))
 
     @property
     def recorded_attention(self) -> str:

@@ -46,28 +46,28 @@ def is_known(model: nn.Module) -> bool:
 
 def family_of(block: nn.Module) -> Family | None:
     """The family of a block; None where its attention goes through transformers' interface, or is unknown."""
-    module = _attention_of(block)
-    return None if module is None else FAMILIES[_name_of(module)]
+    return next((family for _, _, family in _attention_of([block])), None)
 
 
 def note_of(blocks: Sequence[nn.Module]) -> str:
     """What a reader of numbers must know of the attention of these blocks; empty for nothing."""
-    modules = [module for module in map(_attention_of, blocks) if module is not None]
-    return next((note for module in modules if (note := FAMILIES[_name_of(module)].note(module))), "")
+    return next((note for _, module, family in _attention_of(blocks) if (note := family.note(module))), "")
 
 
 def replaced(blocks: Sequence[nn.Module], attend: Attend) -> AbstractContextManager[None]:
     """Here, the attention modules of these blocks leave attention to `attend`, whose first argument is the layer."""
     functions, method = {}, "forward"
-    for layer, module in enumerate(map(_attention_of, blocks)):
-        if module is not None:
-            family = FAMILIES[_name_of(module)]
-            functions[module], method = partial(family.function, module, partial(attend, layer)), family.method
+    for layer, module, family in _attention_of(blocks):
+        functions[module], method = partial(family.function, module, partial(attend, layer)), family.method
     return computed_by(functions, method)
 
 
-def _attention_of(block: nn.Module) -> nn.Module | None:
-    return next((module for module in block.modules() if _name_of(module) in FAMILIES), None)
+def _attention_of(blocks: Sequence[nn.Module]) -> Iterator[tuple[int, nn.Module, Family]]:
+    """The blocks that attend in code of their own: their number, the first such module, and its family."""
+    for layer, block in enumerate(blocks):
+        known = (module for module in block.modules() if _name_of(module) in FAMILIES)
+        if (module := next(known, None)) is not None:
+            yield layer, module, FAMILIES[_name_of(module)]
 
 
 def _name_of(module: nn.Module) -> str:
