@@ -98,6 +98,16 @@ TYPED = {
     ),
     "is loaded already; use it as it is": ("si.load(llama, dtype='float64')", "si.measure(llama, T)"),
     "run it once, then give it": ("si.load(lazy())", "si.load(run_once(lazy()))"),
+    "load it with attn_implementation='sdpa'": ("si.load(attending('flex_attention'))", "si.load(attending('sdpa'))"),
+    "set model.config.num_hidden_layers, now {}, to that": ("si.load(of_layers(4))", "si.load(of_layers(3))"),
+    "load it with beyond_context=True": ("llama.run(LONG)", "si.load(model(), beyond_context=True).run(LONG)"),
+    "use length={}": ("llama.run(LONG)", "llama.run(LONG[:, :64])"),
+    "load it with backend='huggingface' and encoder=NoEncoder()": (
+        "si.load(bart(), backend='nnsight')", "si.load(bart(), backend='huggingface', encoder=encoder.NoEncoder())",
+    ),
+    "give parts=ModuleParts(forward=lambda": (
+        "si.load(scoring())", "si.load(scoring(), parts=si.ModuleParts(forward=lambda m, ids: m(ids).scores))",
+    ),
     "is not a dtype that models run in": (
         "si.load(folder, dtype='int8')", "[si.load(folder, dtype=x) for x in ('float32', 'bfloat16')]",
     ),
@@ -440,12 +450,9 @@ FOLLOWED = {  # typed by other tests, which load and train what takes more lines
         "give it once", "edit the call of its layer instead", "are not found; edit its call instead",
         "; choose from {}", "among its steps; give {}", "are given together; give one",
     ),
-    "backends/test_fixes.py": (
-        "draw its maps: si.attention_map", "load it as {}, or measure its attention", "set model.config.num_hidden_layers",
-        "load it with attn_implementation='sdpa'", "load it with backend='huggingface' and encoder=NoEncoder()",
-        "load it with beyond_context=True", "use length={}", "give parts=ModuleParts(forward=lambda",
-        "give a causal language model that runs on token ids",
-        "load it with its head, as AutoModelForCausalLM does",
+    "backends/test_not_causal.py": (
+        "draw its maps: si.attention_map", "load it as {}, or measure its attention",
+        "give a causal language model that runs on token ids", "load it with its head, as AutoModelForCausalLM does",
     ),
     "backends/test_model_files.py": (
         "give a name on the Hub, or a folder that save_pretrained made", "give a model inside it, such as {}",

@@ -48,7 +48,7 @@ from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS, LogitsMetric
 from sinkinterp.table import Table
 from tools.families import tiny_model
 
-T = tokens_of(11)[:2]
+T, LONG = tokens_of(11)[:2], tokens_of(71)
 PADDED = torch.cat((torch.zeros(2, 3, dtype=torch.long), T.clamp(min=1)), 1)
 SHORT = {
     "OURS": "sinkinterp/demo-softmax", "TEXTUAL": "sinkinterp/text-softmax", "TWIN": "sinkinterp/text-sigmoid",
@@ -179,6 +179,19 @@ class World:
     def nested(self, first, second):
         with first, second:
             pass
+
+    def scoring(self):
+        module = self.module()
+        module.forward = lambda ids: SimpleNamespace(scores=NanoGPT.forward(module, ids, ids)[0])
+        return module
+
+    def attending(self, implementation):
+        return type(self.m)._from_config(model_of("llama").config, attn_implementation=implementation).eval()
+
+    def of_layers(self, n):
+        model = model_of("llama")
+        model.config.num_hidden_layers = n
+        return model
 
     def lazy(self):
         module = self.module()

@@ -1,20 +1,16 @@
-"""What a message tells a user to do is done here as it is written, and ends with the user's model measured or drawn."""
+"""A model that is not a causal language model is refused before it runs, and what the message says is done."""
 
 import re
-from types import SimpleNamespace
 
 import plotly.graph_objects as go
 import pytest
 import torch
 import transformers
-from backends.encoder_decoders import save_bart
-from backends.own_modules import NanoGPT
 from refusals import refused
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import sinkinterp as si
-from sinkinterp.backends import encoder
 from sinkinterp.backends.model_files import check_causal
 
 TOKENS = torch.randint(37, (2, 11), generator=torch.Generator().manual_seed(0))
@@ -115,63 +111,3 @@ def test_adapters_of_prefixes_are_refused_by_name_in_memory_and_in_folders(kind,
     refused(lambda: si.load(model))
     model.save_pretrained(tmp_path / "adapter")
     refused(lambda: si.load(tmp_path / "adapter"), "no tokens of a text")
-
-
-class Tuple(NanoGPT):
-    """Returns the logits inside a dictionary of its own."""
-
-    def forward(self, ids):
-        return SimpleNamespace(scores={"of tokens": super().forward(ids, ids)[0]})
-
-
-def literal(message, pattern):
-    """What a message says, as the code that it is."""
-    return eval(re.search(pattern, message)[1], {**vars(encoder), "si": si})
-
-
-def by_sdpa(folder):
-    model = made("LlamaForCausalLM", implementation="flex_attention")
-    message = refused(lambda: si.load(model))
-    return LlamaForCausalLM.from_pretrained(
-        folder, attn_implementation=literal(message, r"attn_implementation=('\w+')")
-    )
-
-
-def beyond(folder):
-    longer = torch.randint(37, (2, 23), generator=torch.Generator().manual_seed(1))
-    message = refused(lambda: si.measure(folder, longer))
-    assert literal(message, r"use length=(\d+)") == 19 and alpha(folder, longer[:, :19]).isfinite().all()
-    assert "load it with beyond_context=True" in message
-    assert alpha(folder, longer, beyond_context=True).isfinite().all()
-    return folder
-
-
-def layers_as_told(folder):
-    model = LlamaForCausalLM.from_pretrained(folder)
-    model.config.num_hidden_layers = 4
-    message = refused(lambda: si.load(model), "set model.config.num_hidden_layers, now 4, to that")
-    model.config.num_hidden_layers = literal(message, r"has ([\d]+)")
-    return model
-
-
-FOLLOWED = {"run by sdpa": by_sdpa, "texts beyond the context": beyond, "as many layers as there are": layers_as_told}
-
-
-@pytest.mark.parametrize("name", FOLLOWED)
-def test_what_a_message_says_of_a_language_model_measures_it(name, llama):
-    torch.testing.assert_close(alpha(FOLLOWED[name](llama)), alpha(LlamaForCausalLM.from_pretrained(llama)))
-
-
-def test_the_logits_of_a_module_are_read_as_the_message_says():
-    torch.manual_seed(0)
-    model = Tuple()
-    assert "give parts=ModuleParts(forward=lambda m, ids: ...)" in refused(lambda: si.load(model))
-    assert alpha(model, TOKENS % 13, parts=si.ModuleParts(lambda m, ids: m(ids).scores["of tokens"])).isfinite().all()
-
-
-@pytest.mark.parametrize("backend", ["nnsight", "transformer_lens"])
-def test_a_model_with_an_encoder_is_loaded_as_the_message_says(backend, tmp_path):
-    save_bart(tmp_path)
-    message = refused(lambda: si.load(tmp_path, backend=backend))
-    fix = literal(message, r"encoder=(\w+\(\))")
-    assert alpha(tmp_path, torch.randint(5, 30, (2, 9)), encoder=fix).isfinite().all()
