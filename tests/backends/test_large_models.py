@@ -1,7 +1,10 @@
 """A model of more layers than its device holds, and texts that are long."""
 
+from copy import deepcopy
+
 import pytest
 import torch
+from accelerate import cpu_offload
 from backends.zoo import CONFIGS, VOCAB, peaked, tokens_of
 from memory import Held
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
@@ -32,14 +35,21 @@ def both(tmp_path_factory):
     return load(model), load(spread)
 
 
-def test_every_layer_of_a_model_that_its_device_cannot_hold_is_read_as_in_the_whole_one(both):
+@pytest.mark.parametrize("spread", ["on disk", "in memory", {"": "cpu"}, "auto"], ids=str)
+def test_every_layer_of_a_model_that_its_device_cannot_hold_is_read_as_in_the_whole_one(both, spread, tmp_path):
+    subject = both[1]
+    if spread == "in memory":  # weights come when their layer runs
+        subject = load(cpu_offload(deepcopy(both[0].model), torch.device("cpu")))
+    elif spread != "on disk":
+        both[0].model.save_pretrained(tmp_path)
+        subject = load(tmp_path, device_map=spread)
     reads = {
         "residual": RESIDUAL.read(torch.clone),
         "pattern": CALL.read(lambda call: call.pattern()),
         "mlp": MLP.read(torch.clone),
     }
-    whole, spread = (subject.run(tokens_of(), reads=reads).answers for subject in both)
-    torch.testing.assert_close(spread, whole, rtol=1e-5, atol=1e-6)
+    whole, answers = (each.run(tokens_of(), reads=reads).answers for each in (both[0], subject))
+    torch.testing.assert_close(answers, whole, rtol=1e-5, atol=1e-6)
     assert whole["pattern"].shape[1] == LAYERS
 
 
