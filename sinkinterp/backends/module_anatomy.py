@@ -9,7 +9,7 @@ import types
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from re import sub
@@ -140,48 +140,56 @@ class Visit:
     outputs: tuple[int, ...] = ()
 
 
-@dataclass
-class Record:
-    """A forward pass of a model on `tokens`, which have number 0. name: the model's, for messages.
+class Record(Listener):
+    """What a model does in one forward pass on `tokens`, which have number 0.
 
     maker: which operation made a tensor. ancestors: of every tensor, a number whose bit i says that it is made of
-    tensor i, or is it. calls: the operations that are attention calls. counts: see `Listener`.
+    tensor i, or is it.
     """
 
-    name: str
-    model: nn.Module
-    tokens: Tensor
-    operations: list[Operation] = field(default_factory=list)
-    visits: list[Visit] = field(default_factory=list)
-    tensors: list[Tensor] = field(default_factory=list)  # kept, so that no other tensor takes the same address
-    maker: dict[int, int] = field(default_factory=dict)
-    ancestors: list[int] = field(default_factory=list)
-    calls: list[int] = field(default_factory=list)
-    counts: Counter[tuple[int, Any]] = field(default_factory=Counter)
-
-    def __post_init__(self) -> None:
+    def __init__(self, name: str, model: nn.Module, tokens: Tensor) -> None:
+        super().__init__(name)
+        self.tokens = tokens
+        self.operations: list[Operation] = []
+        self.visits: list[Visit] = []
+        self.tensors: list[Tensor] = []  # kept, so that no other tensor takes the same address
+        self.maker: dict[int, int] = {}
+        self.ancestors: list[int] = []
         self._numbers: dict[int, int] = {}
         self._open: list[Visit] = []
-        self._names = {id(x): name for name, x in (*self.model.named_parameters(), *self.model.named_buffers())}
-        self.number(self.tokens)
+        self._names = {id(x): name for name, x in (*model.named_parameters(), *model.named_buffers())}
+        self._number(tokens)
 
-    def number(self, x: Tensor, is_new: bool = False) -> int:
+    @property
+    def calls(self) -> list[int]:
+        """The operations that are attention calls."""
+        return [i for i, operation in enumerate(self.operations) if operation.place[1] is SDPA]
+
+    def attend(self, call: AttentionCall, *args: Any, **kwargs: Any) -> Tensor:
+        return self.operate((self.n_attended, SDPA, 0), args, kwargs)
+
+    def operate(self, place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        inputs, versions = tuple(map(self._number, given)), [x._version for x in given]
+        out = place[1](*args, **kwargs)
+        made = [x for x, version in zip(given, versions, strict=True) if x._version != version]  # in place
+        made += [x for x in tree_leaves(out) if isinstance(x, Tensor) and not any(x is one for one in given)]
+        outputs = tuple(self._number(x, is_new=True) for x in made)
+        for number in outputs:
+            self.maker[number] = len(self.operations)
+            for x in inputs if place[1] not in _ONLY_SHAPES else ():
+                self.ancestors[number] |= self.ancestors[x]
+        if outputs:
+            self.operations.append(Operation(place, args, kwargs, inputs, outputs))
+        return out
+
+    def _number(self, x: Tensor, is_new: bool = False) -> int:
         """The number of a tensor, another one than before where it is new."""
         if is_new or id(x) not in self._numbers:
             self._numbers[id(x)] = len(self.tensors)
             self.ancestors.append(1 << len(self.tensors))
             self.tensors.append(x)
         return self._numbers[id(x)]
-
-    def add(self, operation: Operation) -> None:
-        """Adds the next operation."""
-        if operation.place[1] is SDPA:
-            self.calls.append(len(self.operations))
-        for out in operation.outputs:
-            self.maker[out] = len(self.operations)
-            for x in operation.inputs if operation.place[1] not in _ONLY_SHAPES else ():
-                self.ancestors[out] |= self.ancestors[x]
-        self.operations.append(operation)
 
     def is_made_of(self, x: int, ancestor: int = 0) -> bool:
         """Tells if a tensor is made of another one, by default of the tokens."""
@@ -220,28 +228,8 @@ class Record:
         visit.end, visit.outputs = len(self.operations), self._streams(output)
 
     def _streams(self, *values: Any) -> tuple[int, ...]:
-        numbers = [self.number(x) for x in tree_leaves(values) if isinstance(x, Tensor)]
+        numbers = [self._number(x) for x in tree_leaves(values) if isinstance(x, Tensor)]
         return tuple(x for x in numbers if self.is_stream(x))
-
-
-class _Recording(Listener):
-    def __init__(self, record: Record) -> None:
-        super().__init__(record.name)
-        self.record, self.counts = record, record.counts
-
-    def attend(self, call: AttentionCall, *args: Any, **kwargs: Any) -> Tensor:
-        return self.operate((self.n_attended, SDPA, 0), args, kwargs)
-
-    def operate(self, place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        inputs, versions = tuple(map(self.record.number, given)), [x._version for x in given]
-        out = place[1](*args, **kwargs)
-        made = [x for x, version in zip(given, versions, strict=True) if x._version != version]  # in place
-        made += [x for x in tree_leaves(out) if isinstance(x, Tensor) and not any(x is one for one in given)]
-        outputs = tuple(self.record.number(x, is_new=True) for x in made)
-        if outputs:
-            self.record.add(Operation(place, args, kwargs, inputs, outputs))
-        return out
 
 
 @contextmanager
@@ -251,7 +239,7 @@ def recording(name: str, model: nn.Module, tokens: Tensor) -> Iterator[Record]:
     named = [(where, module) for where, module in model.named_modules() if where]
     handles = [m.register_forward_pre_hook(partial(record.enter, where), with_kwargs=True) for where, m in named]
     handles += [module.register_forward_hook(record.leave) for _, module in named]
-    with removed_after(handles), _Recording(record):
+    with removed_after(handles), record:
         yield record
 
 
@@ -360,11 +348,10 @@ def _calls(record: Record) -> list[Call]:
         where = f" (softmax is written out in {' and '.join(names)})" if names else ""
         fix = "describe its attention: parts=ModuleParts(attention=AttentionOf(...))"
         raise InputError(f"{record.name} calls {often} scaled_dot_product_attention{where}; {fix}")
-    return [_call(record, i) for i in range(len(record.calls))]
+    return [_call(record, at) for at in record.calls]
 
 
-def _call(record: Record, i: int) -> Call:
-    at = record.calls[i]
+def _call(record: Record, at: int) -> Call:
     z, (q, k, v) = record.operations[at].outputs[0], record.operations[at].inputs[:3]
     sources = record.ancestors[q] & record.ancestors[k] & record.ancestors[v]
     for total in (later.outputs[0] for later in record.operations[at:]):
