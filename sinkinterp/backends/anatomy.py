@@ -315,9 +315,9 @@ _LAYOUTS: Sequence[tuple[tuple[str, str, str], Layout]] = (
 def maps_of(blocks: Mapping[int, nn.Module], d_head: int) -> Iterator[HeadMap]:
     """The modules that make queries, keys and values in these blocks, by layer, where they are known."""
     for layer, block in blocks.items():
-        found = [_projection(block, part) for part in range(len(WEIGHT_SITES))]
-        for site, (module, layout) in zip(WEIGHT_SITES, found, strict=True):
-            if module is not None and (layout is not alone or found.count((module, layout)) == 1):
+        projections = [_projection(block, part) for part in range(len(WEIGHT_SITES))]
+        for site, (module, layout) in zip(WEIGHT_SITES, projections, strict=True):
+            if module is not None and (layout is not alone or projections.count((module, layout)) == 1):
                 yield HeadMap(module, layer, site, layout, d_head)
 
 
@@ -370,22 +370,22 @@ class LinearMap:
 
         Raises InputError for weights that the module computes, or that are elsewhere between passes.
         """
-        own, kind = self.module._parameters.get(self.name), type(self.module).__name__
-        if own is None:
+        weight, kind = self.module._parameters.get(self.name), type(self.module).__name__
+        if weight is None:
             raise InputError(f"the weights of a {kind} are computed, as under weight norm; remove the parametrisation")
-        if own.is_meta:
+        if weight.is_meta:
             raise InputError(f"the weights of a {kind} are offloaded")
-        return own.mT if self.is_transposed else own
+        return weight.mT if self.is_transposed else weight
 
     @contextmanager
     def replaced(self, weight: Float[Tensor, "... row column"]) -> Iterator[None]:
         """In the block, the module computes with these weights; its own are not written."""
-        own = self.module._parameters[self.name]
+        before = self.module._parameters[self.name]
         self.module._parameters[self.name] = nn.Parameter(weight.mT if self.is_transposed else weight, False)
         try:
             yield
         finally:
-            self.module._parameters[self.name] = own
+            self.module._parameters[self.name] = before
 
 
 def is_stack(weight: Tensor) -> bool:
@@ -401,9 +401,9 @@ def linear_maps(block: nn.Module) -> Iterator[LinearMap]:
     """
     for module in block.modules():
         if isinstance(module, nn.Linear | Conv1D):
-            found = [LinearMap(module, "weight", isinstance(module, Conv1D))]
+            maps = [LinearMap(module, "weight", isinstance(module, Conv1D))]
         else:
-            own = {} if isinstance(module, _CONVOLUTIONS) else dict(module.named_parameters(recurse=False))
+            weights = {} if isinstance(module, _CONVOLUTIONS) else dict(module.named_parameters(recurse=False))
             is_transposed = getattr(module, "is_transposed", False)  # transformers' experts
-            found = [LinearMap(module, name, is_transposed) for name, weight in own.items() if is_stack(weight)]
-        yield from (one for one in found if one.weight.is_floating_point())
+            maps = [LinearMap(module, name, is_transposed) for name, weight in weights.items() if is_stack(weight)]
+        yield from (linear for linear in maps if linear.weight.is_floating_point())

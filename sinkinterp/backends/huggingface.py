@@ -103,7 +103,7 @@ class HuggingFaceSubject(Subject):
         recorder = Recorder(contract.FIRST_READS)
         logits = self._pass(tokens, recorder)
         self.shape = self._shape_of(recorder)
-        taps = _whole(self.modules.taps, self.shape)
+        taps = _complete(self.modules.taps, self.shape)
         self.modules = replace(self.modules, taps=taps, n_kv_heads=self.shape.n_kv_heads)
         answers = recorder.stacked_answers(self.shape, self.device)
         self._early_bias = contract.check_logits(self._tested, answers, logits, bare)
@@ -372,7 +372,7 @@ def _pass_on(*args: Any, **kwargs: Any) -> Any:
     return args[0] if args else kwargs["hidden_states"]
 
 
-def _whole(taps: anatomy.Taps, shape: ModelShape) -> anatomy.Taps:
+def _complete(taps: anatomy.Taps, shape: ModelShape) -> anatomy.Taps:
     """The taps at sites that every layer of the model has: an edit of all layers must reach all."""
     return {
         site: [tap if block in site.layers(shape) else None for block, tap in enumerate(of_blocks)]

@@ -55,8 +55,8 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     """
     source = newest_in(inside_compiled(Path(source) if isinstance(source, PathLike) else source))
     if isinstance(source, Subject):
-        return _as_it_is(source, tokenizer, backend, dtype, device_map, name, encoder, parts, beyond_context or None)
-    dtype = _dtype(dtype)
+        return _unchanged(source, tokenizer, backend, dtype, device_map, name, encoder, parts, beyond_context or None)
+    dtype = _dtype_of(dtype)
     instance_of(encoder, EncoderInput | None, "encoder is Silence(), NoEncoder(), Sound(file) or Text(text)")
     instance_of(name, str | None, "a model's name is a text")
     instance_of(parts, ModuleParts | None, "parts are those of a module of your own, ModuleParts(...)")
@@ -101,7 +101,7 @@ def _in_memory(
     return subject
 
 
-def _as_it_is(subject: Subject, *others: Any) -> Subject:
+def _unchanged(subject: Subject, *others: Any) -> Subject:
     """The subject. Raises InputError for other arguments, which come too late, but for the device that it is on."""
     if any(other is not None and str(other) != str(subject.device) for other in others):
         raise InputError(f"{subject.name} is loaded already; use it as it is")
@@ -123,35 +123,35 @@ def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
     if tokenizer is None and isinstance(source, str | Path):
         return partial(load_tokenizer, source)
     if isinstance(tokenizer, str | Path):
-        return partial(_kept, tokenizer_of(tokenizer))
+        return partial(_itself, tokenizer_of(tokenizer))
     beside = getattr(source, "tokenizer", None) if tokenizer is None else tokenizer
     if beside is None and isinstance(source, PreTrainedModel) and source.name_or_path:
-        return partial(_where_it_is_from, source.name_or_path)
+        return partial(_tokenizer_beside, source.name_or_path)
     read_with = beside if is_tokenizer(beside) else plain_tokenizer(beside)
     if tokenizer is not None and read_with is None:
         fix = "give the name of one, or any with encode and decode"
         raise InputError(f"a {type(tokenizer).__name__} is not a tokenizer; {fix}")
-    return partial(_kept, read_with)
+    return partial(_itself, read_with)
 
 
-def _where_it_is_from(folder: str) -> Any:
+def _tokenizer_beside(folder: str) -> Any:
     try:
         return load_tokenizer(folder)
     except InputError:  # the model itself is whole, and takes token ids
         return None
 
 
-def _kept(tokenizer: Any) -> Any:
+def _itself(tokenizer: Any) -> Any:
     return tokenizer
 
 
-def _dtype(given: Any) -> Any:
+def _dtype_of(given: Any) -> Any:
     """A dtype of torch, "auto" or None, from one of torch or its name."""
-    found = getattr(torch, given, None) if isinstance(given, str) else given
-    is_float = isinstance(found, torch.dtype) and found.is_floating_point
+    dtype = getattr(torch, given, None) if isinstance(given, str) else given
+    is_float = isinstance(dtype, torch.dtype) and dtype.is_floating_point
     if given not in (None, "auto") and not is_float:
         raise InputError(f"{given!r} is not a dtype that models run in; use {', '.join(Dtype)}")
-    return given if given == "auto" else found
+    return given if given == "auto" else dtype
 
 
 def _subject_by(library: str, model: Any, name: str | None) -> Subject:
@@ -174,11 +174,11 @@ def _library_of(model: object) -> str:
     roots = [base.__module__.split(".")[0] for base in type(model).__mro__]
     if not isinstance(model, PreTrainedModel):  # a layer of transformers, or its configuration, is none of its models
         roots = [root for root in roots if root != "transformers"]
-    found = [_LIBRARIES[root] for root in roots if root in _LIBRARIES]
-    found += [_OWN] if isinstance(model, torch.nn.Module) else []
+    libraries = [_LIBRARIES[root] for root in roots if root in _LIBRARIES]
+    libraries += [_OWN] if isinstance(model, torch.nn.Module) else []
     is_model = isinstance(getattr(model, "_module", model), torch.nn.Module)  # libraries also have caches and traces
-    if not found or not is_model:
+    if not libraries or not is_model:
         kind = type(model).__name__
         fix = "give a name, a folder or a model in memory; si.sinks(weights) takes attention weights"
         raise InputError(f"a {kind} is not a model; {fix}")
-    return found[0]
+    return libraries[0]

@@ -173,7 +173,7 @@ class Record(Listener):
         inputs, versions = tuple(map(self._number, given)), [x._version for x in given]
         out = place[1](*args, **kwargs)
         made = [x for x, version in zip(given, versions, strict=True) if x._version != version]  # in place
-        made += [x for x in tree_leaves(out) if isinstance(x, Tensor) and not any(x is one for one in given)]
+        made += [x for x in tree_leaves(out) if isinstance(x, Tensor) and not any(x is other for other in given)]
         outputs = tuple(self._number(x, is_new=True) for x in made)
         for number in outputs:
             self.maker[number] = len(self.operations)
@@ -390,8 +390,8 @@ def _blocks(record: Record, calls: Sequence[Call], wanted: str | None) -> tuple[
     if key is None:
         return [], tuple(range(len(calls)))
     kinds = {type(lists[key][block].module) for block in holding[key]}
-    found = [i for i, visit in enumerate(lists[key]) if wanted is not None or type(visit.module) in kinds]
-    return [lists[key][i] for i in found], tuple(map(found.index, holding[key]))
+    blocks = [i for i, visit in enumerate(lists[key]) if wanted is not None or type(visit.module) in kinds]
+    return [lists[key][i] for i in blocks], tuple(map(blocks.index, holding[key]))
 
 
 def _holding(record: Record, calls: Sequence[Call], visits: list[Visit]) -> list[int]:
@@ -428,12 +428,12 @@ def _updates(
     """The update of each block's feed-forward layer, if it is one of the terms that are added to the stream."""
     for block, (start, end) in enumerate(pairwise(stream)):
         inside = [call for call, layer in zip(calls, layers, strict=True) if layer == block]
-        found = [
+        updates = [
             term
             for term in _terms(record, end, start)
             if all(record.is_made_of(term.number, c.total) or not record.is_made_of(term.number, c.z) for c in inside)
         ]
-        yield found[0] if len(found) == 1 else None
+        yield updates[0] if len(updates) == 1 else None
 
 
 def _terms(record: Record, x: int, start: int) -> Iterator[Operand]:
@@ -505,11 +505,11 @@ def _learned_positions(record: Record, start: int, turns: Sequence[Operand], wan
     made = {operation.place: operation.outputs[0] for operation in record.operations if operation.place[1] in ADD}
     sums = [turn for turn in turns if turn.place in made]
     added = [t for t in sums if record.is_stream(made[t.place]) and record.is_made_of(start, made[t.place])]
-    found = {turn.source.removesuffix(".weight") or "computed": turn for turn in added}
-    if wanted not in found and (wanted is not None or len(found) > 1):
-        choices = " or ".join(f"parts=ModuleParts(positions={other!r})" for other in found) or "none"
+    by_name = {turn.source.removesuffix(".weight") or "computed": turn for turn in added}
+    if wanted not in by_name and (wanted is not None or len(by_name) > 1):
+        choices = " or ".join(f"parts=ModuleParts(positions={other!r})" for other in by_name) or "none"
         raise InputError(f"{record.name} adds to the tokens' embeddings: {choices}; name one of these")
-    return found.get(wanted or next(iter(found), ""))
+    return by_name.get(wanted or next(iter(by_name), ""))
 
 
 def with_axes(x: Tensor, rank: int) -> Tensor:

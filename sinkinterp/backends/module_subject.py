@@ -84,11 +84,11 @@ class Showing(Listener):
     def check(self) -> None:
         """Raises InputError where the pass ran other operations than the recorded one, so that places are wrong."""
         changed = {function for _, function, _ in (*self.results, *self.operands)}
-        found, now = (
+        recorded, now = (
             {place: n for place, n in counts.items() if place[0] < len(self.anatomy.layers) and place[1] in changed}
             for counts in (self.anatomy.counts, self.counts)  # after the last call may be a loss
         )
-        if found != now:
+        if recorded != now:
             raise self._differs("runs other operations")
 
     def _differs(self, what: str) -> InputError:
@@ -230,13 +230,13 @@ class ModuleSubject(HuggingFaceSubject):
             self.logits(tokens)  # fills what the module keeps for later passes, such as rotations
             longer = torch.zeros(1, tokens.shape[1] + 1, dtype=torch.long, device=self.device)
             self._grows = self.recorded(longer)[0].counts != self.recorded(longer)[0].counts
-            found = self.anatomy = anatomy_of(self.recorded(tokens)[0], blocks, positions)
+            anatomy = self.anatomy = anatomy_of(self.recorded(tokens)[0], blocks, positions)
             tokens = contract.sample_tokens(self._embedding.num_embeddings).to(self.device)
             bare = self.logits(tokens)
             with described(self.model, self._described, self.name, checks=True):
                 self.logits(tokens)
-        updates = [None if update is None else Tap(self.model, update.factor) for update in found.updates]
-        tables = (self.model,) if found.positions else ()
+        updates = [None if update is None else Tap(self.model, update.factor) for update in anatomy.updates]
+        tables = (self.model,) if anatomy.positions else ()
         self.modules = StreamModules(self.model, tables, [self.model] * len(updates), {MLP: updates})
         self._check_contract(bare)
         if self._abilities.idle:  # weights of zeros may be the reason, or the module drops what attention returns
@@ -255,9 +255,9 @@ class ModuleSubject(HuggingFaceSubject):
         return next(self.model.parameters()).device
 
     def __repr__(self) -> str:
-        found = self.anatomy
-        blocks = f"blocks {found.blocks}" if found.blocks else "blocks by what is added to the stream"
-        names = [source.removesuffix(".weight") for source in (found.table, self._positions_source)]
+        anatomy = self.anatomy
+        blocks = f"blocks {anatomy.blocks}" if anatomy.blocks else "blocks by what is added to the stream"
+        names = [source.removesuffix(".weight") for source in (anatomy.table, self._positions_source)]
         places = f"{blocks}, tokens {names[0]}, positions {names[1] or 'not added to tokens'}"
         return f"{super().__repr__().replace('huggingface', 'torch module')[:-1]}; {places}>"
 

@@ -88,10 +88,10 @@ def models() -> dict[str, Path]:
 def origin_in(folder: Path) -> dict[str, Any]:
     """The content of the SOURCE.json of a folder; empty without one of ours."""
     try:
-        said = json.loads((folder / ORIGIN).read_text(encoding="utf-8"))
+        origin = json.loads((folder / ORIGIN).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return origin if isinstance(origin, dict) else {}
 
 
 def _downloaded(name: str) -> Path:

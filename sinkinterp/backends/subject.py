@@ -153,11 +153,11 @@ class Subject:
         source = "text in memory" if len(given) == 1 else f"{len(given)} texts in memory"
         with lock_of(to_tokens.tokenizer):  # which keeps state between calls
             if length is None:
-                return self._known(to_tokens.whole(given, self.shape.n_ctx, source))
+                return self._in_vocabulary(to_tokens.whole(given, self.shape.n_ctx, source))
             length = whole_number(length, "length", 2, self.shape.n_ctx)
-            return self._known(to_tokens.of_length(given, length, None, source))
+            return self._in_vocabulary(to_tokens.of_length(given, length, None, source))
 
-    def _known(self, token_set: TokenSet) -> TokenSet:
+    def _in_vocabulary(self, token_set: TokenSet) -> TokenSet:
         """Tokens of texts. Raises InputError where the tokenizer makes ids that the model does not have."""
         highest, vocab = int(token_set.tokens.max()), self.shape.vocab
         if highest >= vocab:

@@ -224,12 +224,12 @@ def _by_parameter(names: Shapes, model: PreTrainedModel) -> dict[str, list[str]]
     mapping, parameters = get_model_conversion_mapping(model), model.state_dict()
     renamings = [change for change in mapping if isinstance(change, WeightRenaming)]
     converters = [change for change in mapping if isinstance(change, WeightConverter)]
-    found: dict[str, list[str]] = {}
+    by_parameter: dict[str, list[str]] = {}
     for name in names:
         parameter, joined = rename_source_key(name, renamings, converters, model.base_model_prefix, parameters)
         if joined is None and parameter in parameters:
-            found.setdefault(parameter, []).append(name)
-    return found
+            by_parameter.setdefault(parameter, []).append(name)
+    return by_parameter
 
 
 def _is_left_out(name: str, shapes: Shapes, model: PreTrainedModel) -> bool:
