@@ -254,12 +254,16 @@ class ModuleSubject(HuggingFaceSubject):
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
+    @property
+    def backend(self) -> str:
+        return "torch module"
+
     def __repr__(self) -> str:
         anatomy = self.anatomy
         blocks = f"blocks {anatomy.blocks}" if anatomy.blocks else "blocks by what is added to the stream"
         names = [source.removesuffix(".weight") for source in (anatomy.table, self._positions_source)]
         places = f"{blocks}, tokens {names[0]}, positions {names[1] or 'not added to tokens'}"
-        return f"{super().__repr__().replace('huggingface', 'torch module')[:-1]}; {places}>"
+        return f"{super().__repr__()[:-1]}; {places}>"
 
     @property
     def _positions_source(self) -> str:
