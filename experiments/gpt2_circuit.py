@@ -36,9 +36,8 @@ from sinkinterp.report.report import Report
 from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import Cell, Table
 
-from .shared.cases import Case, Model, on_models
+from .shared.cases import Case, Model, check_positions, on_models
 from .shared.figures import beside_published
-from .shared.positions import check_positions
 from .shared.rules import within
 
 CLAIM = (

@@ -14,8 +14,8 @@ from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 
 from .shared.cases import Case, Model, of_first_model, on_models
+from .shared.corpora import long_texts
 from .shared.genuine import Has, models_with
-from .shared.long_texts import long_texts
 from .shared.rules import of_each
 
 CLAIM = "A cache that forgets the first tokens breaks the model; keeping four of them is enough."

@@ -14,11 +14,10 @@ from sinkinterp.report.report import Report
 from sinkinterp.runs.experiment import Decision, Outcome, Rule
 from sinkinterp.table import ALPHA_1, INPUT, MODEL, SINK_1, Cell, Table, high_of, low_of, published
 
-from .shared.cases import Case, on_models
+from .shared.cases import Case, check_positions, on_models
 from .shared.figures import beside_published
 from .shared.genuine import text_models
 from .shared.papers_models import CHAT_OF, GPT2_XL, LLAMA2_7B, LLAMA2_13B, LLAMA3, MISTRAL
-from .shared.positions import check_positions
 from .shared.rules import above, times, within
 
 CLAIM = (

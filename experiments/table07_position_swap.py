@@ -14,10 +14,9 @@ from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import EDIT, INPUT, MODEL, SEED, SINK_1, SINK_T, TARGET, Cell, Table
 from sinkinterp.train.recipe import RECIPES, demo_recipe, with_variant
 
-from .shared.cases import Case, Model, Named, on_models
+from .shared.cases import Case, Model, Named, check_positions, on_models
 from .shared.genuine import Has, models_with
 from .shared.papers_models import GPT2_XL
-from .shared.positions import check_positions
 from .shared.rules import above, setup, times
 
 CLAIM = "Replacing p1 by p_t removes the sink; swapping p1 with p_t moves it to position t."

@@ -21,9 +21,9 @@ from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import EDIT, LENGTH, LOSS, MODEL, NULL, SEED, Cell, Table
 
 from .shared.cases import Case, of_first_model, on_models
+from .shared.corpora import long_texts
 from .shared.effects import CHECK_NOTE, CHECKS, LOSS_CHANGE, NONE, OTHER_EXCESS, Effects
 from .shared.genuine import Has, text_models
-from .shared.long_texts import long_texts
 from .shared.rules import MARGIN, above, checked, plus, within
 from .shared.windows import BOS, DELIMITERS, FIRST, KINDS, WINDOWS_FIRST, delimiters_of, sees_first, shares
 

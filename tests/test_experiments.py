@@ -21,7 +21,7 @@ from sinkinterp._experiments.shared.study import NUMBERS, measured
 
 import sinkinterp as si
 from experiments.book import models as book_models, verdicts
-from experiments.shared.long_texts import long_texts
+from experiments.shared.corpora import long_texts
 from sinkinterp._experiments import experiment_names, load_module, summary_of
 from sinkinterp.applications import position_swap
 from sinkinterp.applications.position_swap import paper_targets

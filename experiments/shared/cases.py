@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
+import torch
 
 from sinkinterp.backends.encoder import EncoderInput
 from sinkinterp.backends.load import load
@@ -17,6 +18,7 @@ from sinkinterp.data.choices import Bos, Scale
 from sinkinterp.data.progress import OnProgress, Progress, no_progress, silent
 from sinkinterp.data.texts import Texts
 from sinkinterp.data.tokens import TokenSet, random_tokens, repeated_token
+from sinkinterp.interventions.changes import RemovePosition
 from sinkinterp.lm.variants import variants
 from sinkinterp.runs import trained
 from sinkinterp.runs.experiment import Experiment, Rule, Scope
@@ -219,6 +221,11 @@ def on_models(
     rows = OnModels(models, measure)
     how: dict[str, Any] = {"recipes": rows.recipes, "measured": rows.chosen, "default_scale": rows.default_scale}
     return Experiment(claim, rows, draw, rules, tuple(models), **how)
+
+
+def check_positions(case: Case) -> None:
+    """Raises InputError for a model without a table of learned positions."""
+    case.subject.run(torch.zeros(1, 2, dtype=torch.long), edits=[RemovePosition([0])])
 
 
 def of_first_model(table: Table, title: str) -> Table:
