@@ -371,13 +371,17 @@ def build(spec: LMSpec, seed: int = 0) -> SinkForCausalLM:
 
 @lru_cache(256)
 def parameter_count(spec: LMSpec) -> int:
-    """Roughly how many parameters a model has; 2**62 for tensors beyond 64 bits."""
+    """How many parameters a model has. It makes one block alone. 2**62 for tensors beyond 64 bits."""
     try:
         with torch.device("meta"):
             block = SinkBlock(SinkConfig(spec=spec.to_dict()), 0)
+            norm = spec.branch.final(nn.RMSNorm(spec.d_model))
+            parts = (spec.position.build(spec.dims), spec.before.build(spec.dims), norm)
     except RuntimeError:
         return 2**62
-    return 2 * spec.vocab * spec.d_model + spec.n_layers * sum(weight.numel() for weight in block.parameters())
+    others = nn.ModuleList(part for part in parts if isinstance(part, nn.Module))
+    of_block, of_others = (sum(weight.numel() for weight in module.parameters()) for module in (block, others))
+    return 2 * spec.vocab * spec.d_model + spec.n_layers * of_block + of_others
 
 
 def check_size(spec: LMSpec) -> None:

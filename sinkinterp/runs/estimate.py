@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..data.draws import generator
-from ..lm.model import LMSpec, build
+from ..lm.model import build, parameter_count
 from ..train import checkpoint, loop
 from ..train.distributed import World
 from ..train.loop import Job, update
@@ -46,7 +46,7 @@ def cost_of(recipes: Sequence[Trainable], cache: Path | None = None) -> Cost:
     """The cost of these runs, each counted once. Chats count at the length at which they are cut."""
     distinct = {recipe.key(): recipe for recipe in recipes}
     missing = [recipe for recipe in distinct.values() if checkpoint.latest(run_of(recipe, cache)) < recipe.steps]
-    numbers = sum(parameters_of(recipe.model) for recipe in missing if isinstance(recipe, Recipe))
+    numbers = sum(parameter_count(recipe.model) for recipe in missing if isinstance(recipe, Recipe))
     tokens = sum(recipe.steps * recipe.batch * recipe.length for recipe in missing)
     hours = sum(recipe.steps * seconds_of(recipe) for recipe in missing) / 3600
     gigabytes = numbers * BYTES * checkpoint.KEPT / 1e9
@@ -70,7 +70,7 @@ def seconds_of(recipe: Trainable) -> float:
         kept: dict[str, Any] = {name: getattr(recipe, name) for name in names}
         return _timed(Recipe(data=Noise(recipe.model.vocab, recipe.length), **kept))
     model, tokens = recipe.model, recipe.batch * recipe.length
-    weights = parameters_of(model) - model.vocab * model.d_model  # the embedding is looked up
+    weights = parameter_count(model) - model.vocab * model.d_model  # the embedding is looked up
     operations = 6.0 * weights + 12.0 * model.n_layers * recipe.length * model.d_model
     return max(GPU_STEP, tokens * operations / GPU_SPEED)
 
@@ -91,13 +91,6 @@ def _timed(recipe: Trainable) -> float:
             update(job, 1, model, optimizer)  # it reads the loss, so a GPU has finished
             seconds.append(time.perf_counter() - start)
     return median(seconds[1:]) * recipe.batch / few
-
-
-@cache
-def parameters_of(model: LMSpec) -> int:
-    """How many parameters a model has; no memory is taken for them."""
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in build(model).parameters())
 
 
 @dataclass(frozen=True)

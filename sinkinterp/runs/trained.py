@@ -71,12 +71,9 @@ class Run:
 
     def history(self) -> Table:
         """Losses and sink metrics during training, one row per evaluation."""
-        rows = checkpoint.history_of(self.folder)
-        columns = dict.fromkeys(column for row in rows for column in row)
+        rows = with_all_columns(checkpoint.history_of(self.folder))
         figure = partial(sweep_figure, x=STEP, quantities=("sink_1", "valid_loss"))
-        return Table.of(
-            f"Training of {self.recipe.key()}", str(self.folder), tuple(columns | row for row in rows), figure
-        )
+        return Table.of(f"Training of {self.recipe.key()}", str(self.folder), rows, figure)
 
     def push_to_hub(self, repo: str, private: bool = True) -> str:
         """Uploads the final checkpoint with a model card to the Hub, as "me/name", and returns the address.
@@ -107,8 +104,8 @@ def trained(
     with the rows of its history. Raises InputError as `loop.train` and `joined` do, and if the data cannot be prepared.
     """
     is_named = bool(settings) or not isinstance(recipe, Recipe)
-    recipe = described(recipe, settings) if settings or not isinstance(recipe, Recipe) else recipe
-    told = accepting((lambda step, metrics: None) if on_step is None else on_step, "on_step", 1, {})
+    recipe = described(recipe, settings)
+    on_step = accepting((lambda step, metrics: None) if on_step is None else on_step, "on_step", 1, {})
     on_data = accepting(no_progress if on_data is None else on_data, "on_data", 0, 1)
     cache = path_of(cache_folder() if cache is None else cache, "cache")
     recipe.check_batch(recipe.length)
@@ -122,11 +119,11 @@ def trained(
 
         def on_each(step: int, metrics: Any) -> None:
             steps.append(step)
-            told(step, metrics)
+            on_step(step, metrics)
 
         run = Run(job.fit, loop.train(job, folder, on_each))
     for row in checkpoint.history_of(run.folder) if is_named and not steps else ():
-        told(row[STEP], row)
+        on_step(row[STEP], row)
     return run
 
 
@@ -253,7 +250,11 @@ def training_history(histories: Mapping[str, Iterable[Mapping[str, Any]]], note:
 
     `note` says on what: n, T, BOS, epsilon.
     """
-    watched = [{MODEL: name, **row} for name, rows in histories.items() for row in rows]
-    columns = dict.fromkeys(column for row in watched for column in row)
-    rows: tuple[dict[str, Cell], ...] = tuple({column: row.get(column) for column in columns} for row in watched)
+    rows = with_all_columns([{MODEL: name, **row} for name, rows in histories.items() for row in rows])
     return Table.of("Losses and sinks over training", note, rows, training)
+
+
+def with_all_columns(rows: Sequence[Mapping[str, Cell]]) -> list[dict[str, Cell]]:
+    """The rows, with None in the columns that only other rows have."""
+    columns: dict[str, Cell] = dict.fromkeys(column for row in rows for column in row)
+    return [{**columns, **row} for row in rows]

@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM
 
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.files import data_of
-from sinkinterp.lm.model import build
+from sinkinterp.lm.model import build, parameter_count
 from sinkinterp.lm.variants import BASE, VARIANTS
 from sinkinterp.measurement.measure import measure
 from sinkinterp.spec import changed
@@ -27,6 +27,7 @@ def test_logits_are_finite_and_every_trained_parameter_learns_and_their_number_f
     assert not [n for n, grad in trained.items() if grad is None or grad.eq(0).all()]
     assert all(grad.isfinite().all() for grad in trained.values())
     assert sum(grad.numel() for grad in trained.values()) == formula(name)
+    assert sum(p.numel() for p in model.parameters()) == parameter_count(SPECS[name])
 
 
 def test_the_list_of_variants_says_how_each_is_made_of_softmax():
