@@ -79,6 +79,10 @@ TYPED = {
         "kernels.Kernel(similarity=kernels.Exp(), normaliser=kernels.Unit())",
         "kernels.Kernel(similarity=kernels.Exp(), normaliser=kernels.PNorm())",
     ),
+    # texts
+    "is not the name of a data set; give the Path of a file, Path(": (
+        "si.texts('t.jsonl')", "si.texts(Path('t.jsonl'))",
+    ),
     # models
     "give that object itself": ("si.load(weakref.proxy(m))", "si.load(m)"),
     "is computed without dropout; call model.eval(), or set it to 0": (

@@ -99,10 +99,15 @@ def texts(source: Path | str, column: str = "text", *, split: str = "train", con
 
     `source` is the name of a data set of Hugging Face, which `datasets.load_dataset` streams, or a `Path`. A `Path` is
     a file (.jsonl, .json, .txt, .parquet or .csv, packed or not) or a folder of such files. `column` holds texts
-    or chats. The paragraphs of a .txt file are its texts. Raises InputError for other sources now, and for what cannot
-    be read when the first text is read.
+    or chats. The paragraphs of a .txt file are its texts. Raises InputError for other sources now, also for a `str` that
+    names a file, and for what cannot be read when the first text is read.
     """
     instance_of(source, Path | str, "a source is a Path, or the name of a data set")
+    instance_of(column, str, "column is a name")
+    instance_of(split, str, "split is a name")
+    instance_of(config, str | None, "config is a name")
+    if isinstance(source, str) and (ending_of(Path(source)) in _READERS or Path(source).is_file()):
+        raise InputError(f"{source!r} is not the name of a data set; give the Path of a file, Path({source!r})")
     if isinstance(source, Path) and (split != "train" or config is not None):
         raise InputError("split and config are of a data set of Hugging Face; leave them out for a Path")
     if isinstance(source, Path) and ending_of(source) == ".txt" and column != "text":

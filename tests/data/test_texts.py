@@ -103,6 +103,18 @@ def test_a_string_is_a_text_whatever_it_looks_like(tmp_path, monkeypatch, text):
     assert token_set_of(text, lambda texts: texts) == [text]
 
 
+@pytest.mark.parametrize("name", ["t.jsonl", "some/T.CSV", "a.txt.gz", "no_ending"])
+def test_a_string_that_names_a_file_is_not_the_name_of_a_data_set(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "no_ending", "one")
+    refused(lambda: texts_of(name), f"Path({name!r})")
+
+
+@pytest.mark.parametrize("wrong", [{"column": 3}, {"split": 3}, {"config": 3}, {"column": None}])
+def test_a_column_a_split_or_a_configuration_that_is_no_name_is_refused_before_anything_is_read(wrong):
+    refused(lambda: texts_of("allenai/c4", **wrong), "is a name")
+
+
 @pytest.fixture
 def streamed(monkeypatch):
     """`load_dataset` on a Hub that knows every dataset: it answers with ROWS or a `side_effect`."""
