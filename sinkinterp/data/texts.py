@@ -99,8 +99,8 @@ def texts(source: Path | str, column: str = "text", *, split: str = "train", con
 
     `source` is the name of a data set of Hugging Face, which `datasets.load_dataset` streams, or a `Path`. A `Path` is
     a file (.jsonl, .json, .txt, .parquet or .csv, packed or not) or a folder of such files. `column` holds texts
-    or chats. The paragraphs of a .txt file are its texts. Raises InputError for other sources now, also for a `str` that
-    names a file, and for what cannot be read when the first text is read.
+    or chats. The paragraphs of a .txt file are its texts. Raises InputError for other sources now, such as a `str` with
+    the name of a file, and for what cannot be read when the first text is read.
     """
     instance_of(source, Path | str, "a source is a Path, or the name of a data set")
     instance_of(column, str, "column is a name")

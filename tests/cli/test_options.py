@@ -90,18 +90,6 @@ def test_every_option_of_a_command_is_tried(command):
     assert options_of(command) - {"--open"} == set().union(*map(given_in, (*RUNS[command], *refused))) - {"--open"}
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("option", ["--nonsense", "--threshold", "-x"])
-def test_an_option_that_a_command_lacks_is_refused(call, command, option):
-    code, output = call(f"{RUNS[command][0]} {option}")
-    assert code == 2 and f"No such option: {option}" in output
-
-
-def test_a_command_that_there_is_not_is_refused(call):
-    code, output = call(f"gallery {TEXTUAL}")
-    assert code == 2 and "No such command 'gallery'" in output
-
-
 def test_fourteen_commands_have_an_example_and_a_help_of_at_most_60_lines(call, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert len(COMMANDS) == 14 and [*COMMANDS] == [name for group in GROUPS.values() for name in group]

@@ -46,11 +46,6 @@ def test_an_input_is_not_replaced_at_all(refused, out):
     refused(f"cache {MODEL} --tokens ids.json --save {out} --force", "this command reads")
 
 
-def test_two_outputs_do_not_meet(refused):
-    refused(f"measure {MODEL} --save a.csv --out a.html --save a.csv", "--save")
-    refused(f"patch {MODEL} --clean a --corrupted b --save link.csv --out link.csv", ".html")
-
-
 def test_with_force_a_file_is_replaced(call):
     line = ("measure", MODEL, "--drawn", "random", "--length", 7, "--sequences", 2, "--first-only", "--save", "a.json")
     assert [call(*line, *more)[0] for more in ((), (), ("--force",))] == [0, 2, 0]

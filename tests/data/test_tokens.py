@@ -159,13 +159,6 @@ def test_one_list_is_one_sequence_texts_are_encoded_and_sequences_keep_their_own
     assert len(tokens) == 1 or found.lengths.tolist() == [3, 2]
 
 
-@pytest.mark.parametrize(
-    "junk", [None, 3, b"ab", {"a": 1}, {1, 2}, [[0.5, 1.0]], [True, False], ["ab", 3], [[1, 2], "ab"]]
-)
-def test_anything_else_is_refused_with_calls_that_work(junk):
-    refused(lambda: token_set_of(junk, encode))
-
-
 FORMS = {
     "lists": lambda tensor: tensor.tolist(),
     "tuples": lambda tensor: tuple(map(tuple, tensor.tolist())),
