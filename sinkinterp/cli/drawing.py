@@ -2,16 +2,15 @@
 
 import webbrowser
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from ..checks import InputError
 from ..data.choices import Bos
 from ..data.progress import OnProgress, progress_bars
 from . import options
-from .groups import LoadingIn, OneText
-from .options import check_outputs, check_used, edits_of, file, heads_named, n, option
+from .options import LoadingIn, OneText, check_outputs, check_used, edits_of, file, n, option
 from .terminal import deliver, print_line, print_text, say
 
 if TYPE_CHECKING:
@@ -45,33 +44,12 @@ class Shown(OneText):
         return Inputs(size, 1, rule, tokens=ids, may_be_shorter=length is None).token_set(subject, model, on_file)
 
 
-@dataclass(frozen=True)
-class Heads:
-    """Which heads are shown."""
-
-    head: options.HeadNames = field(default_factory=list)
-    layer: Annotated[list[int], n("Show this layer only; repeatable.", min=0)] = field(default_factory=list)
-
-    def named(self) -> options.Heads:
-        """The heads of --head. Raises InputError for what is none, and beside --layer."""
-        if self.head and self.layer:
-            raise InputError("--head names its layer; leave --layer out")
-        return heads_named(self.head)
-
-    def of(self, subject: "Subject") -> Sequence[tuple[int, int]] | None:
-        """The heads that were asked for; None for all."""
-        from ..measurement.maps import heads_asked
-
-        if not self.layer:
-            return self.named() or None
-        return heads_asked(subject.shape.attention_layers, subject.shape.n_heads, self.layer, None)
-
-
 def view(
     model: options.Model,
     *,
     given: Shown,
-    heads: Heads,
+    head: options.Heads = [],
+    layer: Annotated[list[int], n("Show this layer only; repeatable.", min=0)] = [],
     edit: options.Edits = [],
     loading: LoadingIn,
     out: Drawing = Path("figures/view.html"),
@@ -84,23 +62,27 @@ def view(
 
     Of a file the first text is shown; without a text, what the model was trained on.
     """
-    named = heads.named()
+    if head and layer:
+        raise InputError("--head names its layer; leave --layer out")
     check_outputs(force, out, reads=given.files)
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:
+        from ..measurement.maps import heads_asked
         from ..pages.atlas import atlas
         from ..pages.atlas_page import atlas_page
 
         edits = edits_of(edit)
         given.check()
-        options.check_sizes(model, named, given.length, loading.beyond_context)
+        options.check_sizes(model, head, given.length, loading.beyond_context)
         subject = loading.subject(model)
         token_set = given.token_set(subject, model, progress("reading docstrings"))
-        content: Any
+        attending, n_heads = subject.shape.attention_layers, subject.shape.n_heads
+        heads = heads_asked(attending, n_heads, layer, None) if layer else head or None
+        content: bytes | str
         if (suffix := out.suffix.lower()) in options.PICTURES:
-            content = _map_picture(subject, token_set, heads.of(subject), edits, suffix)
+            content = _map_picture(subject, token_set, heads, edits, suffix)
         else:
-            content = atlas_page(atlas(subject, token_set, subject.label, edits=edits, heads=heads.of(subject)))
+            content = atlas_page(atlas(subject, token_set, subject.label, edits=edits, heads=heads))
     deliver([], (out, lambda: content))
     if browser:
         webbrowser.open(out.resolve().as_uri())

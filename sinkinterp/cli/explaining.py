@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ..checks import InputError, both_or_none, refusing
 from ..data.progress import progress_bars
 from . import options
-from .groups import Given, Loading, LoadingIn, Written, WrittenTable
-from .options import Heads, heads_named, layer_and_head, option
+from .options import Given, Head, Loading, LoadingIn, Written, WrittenTable, option
 from .terminal import brief, deliver, say
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ Instead = Annotated[str | None, option("Another next token, such as ' Rome'.", m
 def explain(
     model: options.Model,
     *,
-    head: options.HeadNames = [],
+    head: options.Heads = [],
     place: Annotated[bool, option("Say if the sink is bound to its place or to BOS instead.", "--place")] = False,
     answer: Answer = None,
     instead: Instead = None,
@@ -41,9 +40,8 @@ def explain(
 
     By default those are the three heads with the strongest sink.
     """
-    heads = heads_named(head)
     both_or_none(answer, instead, "--answer and --instead")
-    if place and (heads or answer):
+    if place and (head or answer):
         raise InputError("--place asks about the sink of all heads; leave --head, --answer and --instead out")
     written.check(*given.files)
     say(f"loading {model}")
@@ -57,7 +55,7 @@ def explain(
         longer = f"use --length {SHORTEST}, and longer texts if they have less"
         if place and given.length is not None:
             check_default_places(given.length, longer)
-        options.check_sizes(model, heads, given.length)
+        options.check_sizes(model, head, given.length)
         subject = loading.subject(model)
         token_set, seed = given.token_set(subject, model, 64, 32, progress("reading docstrings")), given.seed or 0
         if place:
@@ -67,7 +65,7 @@ def explain(
             of_place = partial(page, f"{short_name(subject.name)}: place or token", [bound.title], [section])
             deliver([bound], (written.save, bound.to_dict), (written.out, of_place), form=written.format)
             return
-        asked: dict[str, Any] = {"head": heads or None, "answer": answer, "instead": instead, "seed": seed}
+        asked: dict[str, Any] = {"head": head or None, "answer": answer, "instead": instead, "seed": seed}
         found = explain_heads(subject, token_set, **asked, progress=progress("explaining"))
         maps = {} if written.out is None else cut_maps(subject, token_set, found, progress)
     tables = [replace(table, note=table.note.removeprefix(found.note).lstrip("; ")) for table in found.tables()]
@@ -118,22 +116,17 @@ class What:
     """The places that `patch` patches: all places of a site, or the senders of a path."""
 
     site: Annotated[Site, option(SITES, metavar="SITE", show_default=False)] = Site.RESIDUAL
-    head: options.HeadNames = field(default_factory=list)
+    head: options.Heads = field(default_factory=list)
     to: To = None
     first_order: Annotated[bool, option("Add what gradients estimate, and its error.", "--first-order")] = False
     direct: Annotated[bool, option("With --answer: add what is written into its logit.", "--direct")] = False
 
-    @property
-    def heads(self) -> Heads:
-        """The heads of --head. Raises InputError for what is none."""
-        return heads_named(self.head)
-
     @refusing
     def check(self) -> Iterator[str]:
         """Raises InputError for options that do not go with the site."""
-        if self.site is Site.EDGES and not self.heads:
+        if self.site is Site.EDGES and not self.head:
             yield "--site edges patches every weight of some heads; name them, such as --head 3.7"
-        if self.heads and self.site not in (Site.HEADS, Site.EDGES):
+        if self.head and self.site not in (Site.HEADS, Site.EDGES):
             yield "--head goes with --site heads or --site edges; a path ends at --to"
         if self.to is not None and self.site is not Site.PATHS:
             yield "--to says where a path ends; add --site paths"
@@ -159,7 +152,7 @@ class What:
         from ..attention import sites
         from ..interventions import Change, ChangeMLP, ChangeOutputs, ChangeResidual
 
-        by_position, by_head, heads = ("layer", "position"), ("layer", "head"), self.heads or None
+        by_position, by_head, heads = ("layer", "position"), ("layer", "head"), self.head or None
         kinds = {
             Site.RESIDUAL: (ChangeResidual(), by_position),
             Site.FEED_FORWARD: (ChangeMLP(), by_position),
@@ -239,7 +232,7 @@ def patch(
         from ..report.readings import short_name
         from ..report.report import chosen_rows
 
-        options.check_sizes(model, what.heads, layers=layer)
+        options.check_sizes(model, what.head, layers=layer)
         subject = loading.subject(model)
         asked = compared.asked(subject, loading)
         every = what.table(subject, **asked, progress=progress("patching"))
@@ -275,5 +268,5 @@ def _receiver(name: str | None) -> "Change | None":
     kinds = {"q": sites.QUERIES, "k": sites.KEYS, "v": sites.VALUES}
     if what not in kinds:
         raise InputError(f"--to takes a layer, a head, and q, k or v, such as 3.7.k; got {name!r}")
-    heads: Any = {kinds[what].selector: [layer_and_head(head, "--to")]}
+    heads: Any = {kinds[what].selector: [Head.of(head, "--to")]}
     return Change(kinds[what], **heads)

@@ -15,8 +15,8 @@ from ..checks import InputError
 from ..data.progress import BARS
 from .drawing import demo, serve, view
 from .explaining import explain, patch
-from .groups import in_groups
 from .measuring import cache, check, compare, mask, measure
+from .options import in_groups
 from .reproducing import listing, reproduce
 from .terminal import print_line, print_text, streams
 from .training import mend, train

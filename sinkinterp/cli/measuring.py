@@ -12,8 +12,7 @@ import typer
 from ..checks import InputError, each_once, finite_number
 from ..data.progress import progress_bars
 from . import options
-from .groups import Given, Loading, LoadingIn, Texts, Written, WrittenTable
-from .options import check_used, edits_of, file, heads_named, n, option, suffix_of
+from .options import Given, Loading, LoadingIn, ManyTexts, Written, WrittenTable, file, n, option
 from .terminal import brief, deliver, overview, say
 
 if TYPE_CHECKING:
@@ -65,16 +64,15 @@ class Rows:
 
     table: Annotated[Tables | None, option(f"Print one table: {' '.join(Tables)}.", metavar="NAME")] = None
     layer: options.Layers = field(default_factory=list)
-    head: options.HeadNames = field(default_factory=list)
+    head: options.Heads = field(default_factory=list)
     position: options.Positions = field(default_factory=list)
     top: Annotated[int | None, n("Print the N largest rows.", min=1)] = None
 
     def check(self, full: bool) -> None:
-        """Raises InputError for rows without a table, for what is no head, and for one table beside all."""
-        heads_named(self.head)
+        """Raises InputError for rows without a table, and for one table beside all."""
         asked = {"--layer": self.layer, "--head": self.head, "--position": self.position, "--top": self.top}
         for name, value in asked.items():
-            check_used(name, value or None, "--table", self.table)
+            options.check_used(name, value or None, "--table", self.table)
             if value and self.table not in HELD[name]:
                 raise InputError(f"{name} chooses rows of --table {', '.join(HELD[name])}; leave {name} out")
         if full and self.table is not None:
@@ -86,9 +84,8 @@ class Rows:
 
         if self.table is None:
             return None
-        given = {"layers": self.layer, "heads": heads_named(self.head), "positions": self.position, "top": self.top}
-        chosen: dict[str, Any] = {option: value or None for option, value in given.items()}
-        return chosen_rows(view_of(report, self.table).table(report, epsilon, word), **chosen)
+        rows = view_of(report, self.table).table(report, epsilon, word)
+        return chosen_rows(rows, self.layer or None, self.head or None, self.position or None, self.top)
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,7 @@ class WrittenReport(WrittenTable):
 
     def check_table(self, table: str | None) -> None:
         """Raises InputError for a format of tables without a table, and for one of reports beside a table."""
-        suffix = suffix_of(self.save)
+        suffix = options.suffix_of(self.save)
         if suffix in (".md", ".tex") and table is None:
             raise InputError(f"{suffix} holds one table; name it with --table, or save .safetensors, .json or .csv")
         if suffix == ".safetensors" and table is not None:
@@ -132,10 +129,10 @@ def measure(
         from ..pages.report import measurement_page
         from ..report.report import overview_tables
 
-        edits = edits_of(edit)
+        edits = options.edits_of(edit)
         given.check()
         settings = how.settings(given, loading)
-        options.check_sizes(model, heads_named(rows.head), given.length, loading.beyond_context, rows.layer)
+        options.check_sizes(model, rows.head, given.length, loading.beyond_context, rows.layer)
         subject = loading.subject(model, settings.dtype)
         report = measured(subject, model, given, settings, edits, how, progress)
         of_report = report, settings.epsilon, subject.label
@@ -160,7 +157,7 @@ def measured(
     from ..measurement.measure import measure as measure_sinks, measure_enough
     from ..metrics import instruments
 
-    check_used("--bos", given.bos, "a model with a tokenizer", subject.tokenizer)
+    options.check_used("--bos", given.bos, "a model with a tokenizer", subject.tokenizer)
     inputs = given.inputs(settings, how.preset is None)
     asked: dict[str, Any] = {"convention": settings.convention, "edits": edits}
     asked |= {"positions": (0,)} if how.first_only else {"instruments": instruments.ALL}
@@ -206,7 +203,7 @@ def compare(
         from ..report.summary import compare as compare_two, sinks_by
         from ..table import MODEL
 
-        edits = edits_of(edit)
+        edits = options.edits_of(edit)
         for name in model:
             check_named(name)
         given.check()
@@ -293,7 +290,7 @@ def _check_cached(length: int | None) -> None:
 
 
 def _read(
-    model: str, given: Texts, loading: Loading, length: int, sequences: int, progress: "Progress"
+    model: str, given: ManyTexts, loading: Loading, length: int, sequences: int, progress: "Progress"
 ) -> "tuple[HuggingFaceSubject, Tokens]":
     """The model and its input: by default so many texts of one length that fits its context."""
     given.check()
@@ -304,7 +301,7 @@ def _read(
 def mask(
     model: options.Model,
     *,
-    given: Texts,
+    given: ManyTexts,
     loading: Loading,
     times: Annotated[float, option("An outlier's norm is above X medians.", metavar="X")] = 10.0,
     heads: Annotated[bool, option("Also which heads can be zeroed together: hundreds of passes.", "--heads")] = False,

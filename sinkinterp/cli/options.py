@@ -1,24 +1,34 @@
-"""The options that several commands have, each with its help, and the checks of files before a command runs."""
+"""The options that several commands have, alone and in groups, and the checks before a command runs."""
 
 import ast
 import os
-from collections.abc import Callable, Iterable, Sequence as SequenceOf
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial, wraps
+from inspect import Parameter, Signature, signature
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
 from ..backends.named_models import models
 from ..checks import InputError, check_context, each_once, nearest, refusal, whole_number
 from ..data.choices import Bos as BosChoice, Drawn as DrawnChoice, Dtype as DtypeChoice
+from ..data.progress import OnProgress, no_progress
 from ..files import check_writable
+from .terminal import Wanted
 
 if TYPE_CHECKING:
+    from ..backends.subject import Subject
     from ..data.texts import Texts
+    from ..data.tokens import TokenSet
     from ..interventions import Edit
+    from ..measurement.measure import Preset
+    from ..report.report import Report
+    from ..runs.inputs import Inputs
+    from ..table import Table
 
-Heads = list[tuple[int, int]]
 PAGES, PICTURES, TABLES = (".html", ".htm"), (".png", ".pdf", ".svg"), (".csv", ".json", ".md", ".tex")
 
 
@@ -61,7 +71,25 @@ def written_as(*endings: str) -> Callable[[Any], Path]:
     return path_to
 
 
-def check_outputs(force: bool, *outputs: Path | None, reads: SequenceOf[Path | str | None] = ()) -> None:
+class Head(tuple[int, int]):
+    """The layer and the head that a command line names, such as 3.7."""
+
+    @staticmethod
+    def of(name: str, option: str = "--head") -> "Head":
+        """The head of a name. Raises InputError, which names the option, for anything else."""
+        parts = name.split(".")
+        if len(parts) != 2 or not all(part.isascii() and part.isdecimal() for part in parts):
+            raise InputError(f"{option} takes a layer and a head, such as 3.7; got {name!r}")
+        return Head(map(int, parts))
+
+
+def each_head_once(heads: list[Head]) -> list[Head]:
+    """The heads. Raises InputError for one that is named twice."""
+    each_once(heads, "--head")
+    return heads
+
+
+def check_outputs(force: bool, *outputs: Path | None, reads: Sequence[Path | str | None] = ()) -> None:
     """Raises InputError unless each file can be written. A file that exists needs `force`; an input is never replaced.
 
     reads: the files that the command reads; texts among them do no harm.
@@ -111,7 +139,7 @@ def check_used(option: str, value: Any, needed: str, other: Any) -> None:
 
 
 def check_sizes(
-    model: str, heads: Heads, length: int | None = None, beyond_context: bool = False, layers: SequenceOf[int] = ()
+    model: str, heads: list[Head], length: int | None = None, beyond_context: bool = False, layers: Sequence[int] = ()
 ) -> None:
     """Raises InputError for heads, layers or a length that a model on this machine does not have. Reads no weights."""
     from ..backends.huggingface import context_of
@@ -128,21 +156,6 @@ def check_sizes(
     if length is not None and not beyond_context:
         most = context_of(config)
         check_context(length, most, model, f"use --length {most}")
-
-
-def heads_named(names: SequenceOf[str]) -> Heads:
-    """The heads of --head, such as 3.7. Raises InputError for a head that is named twice."""
-    heads = [layer_and_head(name) for name in names]
-    each_once(heads, "--head")
-    return heads
-
-
-def layer_and_head(name: str, option: str = "--head") -> tuple[int, int]:
-    """The layer and the head of a name such as 3.7. Raises InputError, which names the option, for another."""
-    layer, _, head = name.partition(".")
-    if not all(part.isascii() and part.isdecimal() for part in (layer, head)):
-        raise InputError(f"{option} takes a layer and a head, such as 3.7; got {name!r}")
-    return int(layer), int(head)
 
 
 def option(about: str, *names: str, metavar: str | None = None, **how: Any) -> Any:
@@ -194,7 +207,8 @@ DeviceMap = Annotated[str | None, word("Where weights go, as in transformers: au
 BeyondContext = Annotated[bool, option("Also read texts longer than the model's context.", "--beyond-context")]
 
 Edits = Annotated[list[str], option('An edit, such as "SwapPositions(0, 4)"; repeatable.', "--edit", metavar="EDIT")]
-HeadNames = Annotated[list[str], option("3.7 for layer 3, head 7; repeatable.", "--head", metavar="HEAD")]
+_HEADS = {"parser": Head.of, "callback": each_head_once, "metavar": "HEAD"}
+Heads = Annotated[list[Head], option("3.7 for layer 3, head 7; repeatable.", "--head", **_HEADS)]
 Layers = Annotated[list[int], n("Rows of this layer only; repeatable.", "--layer", min=0)]
 Positions = Annotated[list[int], n("Rows of this position, from 0; repeatable.", "--position", min=0)]
 
@@ -216,10 +230,196 @@ Seed = Annotated[int, n("Seed of new weights, and of the order of the text.", mi
 Ray = Annotated[str | None, word("Use Ray: local, auto, or the address of a cluster.", "WHERE")]
 
 
+def in_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """The command as typer reads it: in place of a parameter that is a dataclass stand its fields, as"""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    parameters: list[Parameter] = []
+    for name, own in signature(command).parameters.items():
+        if kind := groups.get(name):
+            parameters += [_option(each.name, each.type, getattr(kind(), each.name)) for each in fields(kind)]
+        else:
+            parameters += [_option(name, hints[name], own.default)]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        for name, kind in groups.items():
+            given[name] = kind(**{each.name: given.pop(each.name) for each in fields(kind)})
+        command(**given)
+
+    vars(run)["__signature__"] = Signature(parameters)
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
+
+
+def _option(name: str, kind: Any, default: Any) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+@dataclass(frozen=True)
+class OneText:
+    """What a command reads that reads one text."""
+
+    text: Text = None
+    column: Column = None
+    tokens: Tokens = None
+    length: Annotated[int | None, n("Tokens of a sequence.", min=2)] = None
+    bos: Bos = None
+
+    @property
+    def files(self) -> Sequence[str | None]:
+        """What an output may not replace."""
+        return self.text, self.tokens
+
+    def check(self) -> None:
+        """Raises InputError for two inputs, an option without effect on this one, and a file that cannot be read."""
+        from ..runs.inputs import token_ids
+
+        inputs = ("text", "prompt", "tokens", "drawn")  # of which some commands have some
+        given = [f"--{name}" for name in inputs if getattr(self, name, None) is not None]
+        if len(given) > 1:
+            raise InputError(f"{' and '.join(given)} are given together; give one")
+        if self.tokens is not None:
+            token_ids(Path(self.tokens))
+        texts_named(self.text, self.column)
+        check_used("--bos", self.bos, "a text or drawn tokens", True if self.tokens is None else None)
+
+
+@dataclass(frozen=True)
+class ManyTexts(OneText):
+    """What a model reads, and how much of it; None where the user did not say it."""
+
+    drawn: Drawn = None
+    seed: Annotated[int | None, n("Seed of --drawn; default: 0.", min=0, max=LARGEST)] = None
+    sequences: Annotated[int | None, n("How many sequences are read.", min=1)] = None
+
+    @property
+    def prompt(self) -> str | None:
+        """A text of the command line."""
+        return None
+
+    def check(self) -> None:
+        super().check()
+        check_used("--seed", self.seed, "--drawn", self.drawn)
+
+    def over(self, settings: "Preset", **others: Any) -> "Preset":
+        """The settings, with those that the user gave in their place; `others` are of other"""
+        sequences = 1 if self.prompt is not None else self.sequences
+        given = {"length": self.length, "sequences": sequences, "bos": self.bos, **others}
+        return replace(settings, **{name: value for name, value in given.items() if value is not None})
+
+    def inputs(self, settings: "Preset", is_default: bool) -> "Inputs":
+        """The inputs. Fewer and shorter ones will do where `is_default` and the user gives no size, or one text."""
+        from ..data.texts import named_texts
+        from ..runs.inputs import Inputs
+
+        is_prompt = self.prompt is not None
+        texts = None if self.text is None else named_texts(self.text, self.column or "text")
+        given: dict[str, Any] = {"text": self.prompt if is_prompt else texts, "drawn": self.drawn, "seed": self.seed}
+        given |= {} if self.tokens is None else {"tokens": Path(self.tokens)}
+        return Inputs(
+            settings.length,
+            settings.sequences,
+            settings.bos,
+            **{name: value for name, value in given.items() if value is not None},
+            may_be_shorter=self.length is None and (is_default or is_prompt),
+            may_be_fewer=self.sequences is None and is_default and not is_prompt,
+        )
+
+    def token_set(
+        self, subject: "Subject", model: str, length: int, sequences: int, on_file: OnProgress = no_progress
+    ) -> "TokenSet":
+        """The tokens of a command with these defaults: sequences of one length that fits the context, or fewer."""
+        from ..measurement.measure import Preset
+
+        check_used("--bos", self.bos, "a model with a tokenizer", subject.tokenizer)
+        size = self.over(Preset(length=length, sequences=sequences))
+        fitting = replace(size, length=min(size.length, subject.shape.n_ctx or size.length))
+        inputs = replace(self.inputs(fitting, True), may_be_shorter=self.prompt is not None and self.length is None)
+        return inputs.token_set(subject, model, on_file)
+
+
+@dataclass(frozen=True)
+class Given(ManyTexts):
+    """What a model reads, which may be a text of the command line."""
+
+    prompt: Prompt = None
+
+    def check(self) -> None:
+        super().check()
+        if self.prompt is not None and self.sequences not in (None, 1):
+            raise InputError(f"one text is one sequence, not {self.sequences}; give a file of texts, --text FILE")
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How a command loads its model."""
+
+    encoder: Encoder = None
+    dtype: Dtype = None
+    device_map: DeviceMap = None
+
+    def subject(self, model: str, dtype: str = DtypeChoice.FLOAT32) -> "Subject":
+        """The model of that name or folder, which computes in `dtype` unless --dtype says otherwise."""
+        from ..backends.encoder import encoder_input
+        from ..backends.load import load
+
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        encoder = None if self.encoder is None else encoder_input(self.encoder)
+        return load(model, **given | {"dtype": self.dtype or dtype, "encoder": encoder})
+
+
+@dataclass(frozen=True)
+class LoadingIn(Loading):
+    """How a command loads its model, in a backend that the user chooses."""
+
+    backend: Annotated[
+        Literal["huggingface", "nnsight", "transformer_lens"],
+        option("huggingface, nnsight or transformer_lens.", metavar="NAME", show_default=False),
+    ] = "huggingface"
+    beyond_context: BeyondContext = False
+
+
+@dataclass(frozen=True)
+class Written:
+    """In which form a command answers: what it prints, and the files that it writes."""
+
+    format: Format = None
+    save: Annotated[Path | None, file("Write the answer and its tables: .json.", "--save", ".json")] = None
+    out: Annotated[Path | None, file("Write a page: .html.", "--out", *PAGES)] = None
+    force: Force = False
+
+    def check(self, *reads: Path | str | None) -> None:
+        """Raises InputError unless each file can be written, and is none that the command reads."""
+        check_outputs(self.force, self.save, self.out, reads=reads)
+
+    def answer_files(
+        self, answer: str, tables: "Sequence[Table]", page: Callable[[], str], more: Mapping[str, Any] = {}
+    ) -> tuple[Wanted, Wanted]:
+        """An answer with its tables and what else it holds, as JSON; and its page."""
+        plain = {"answer": answer, "tables": [table.to_dict() for table in tables], **more}
+        return (self.save, lambda: plain), (self.out, page)
+
+
+@dataclass(frozen=True)
+class WrittenTable(Written):
+    """In which form a command writes one table, and its figure."""
+
+    save: SavedTable = None
+    out: Drawing = None
+
+    def table_files(self, what: "Table | Report", page: Callable[[], str]) -> tuple[Wanted, Wanted]:
+        """A table, or a report; and its page, or its figure, as the ending of the file says."""
+        from ..pages.report import PAGES, content
+
+        drawn = page if suffix_of(self.out) in PAGES else partial(content, what, suffix_of(self.out))
+        return (self.save, partial(content, what, suffix_of(self.save))), (self.out, drawn)
+
+
 _EXAMPLE = "write a public edit with its values, such as SwapPositions(0, 4) or ZeroKeyBias()"
 
 
-def edits_of(texts: SequenceOf[str]) -> "list[Edit]":
+def edits_of(texts: Sequence[str]) -> "list[Edit]":
     """The edits of --edit, in their order. Raises InputError as `edit_of` does."""
     return [edit_of(text) for text in texts]
 

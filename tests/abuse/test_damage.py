@@ -171,9 +171,6 @@ def test_every_damage_of_a_report_is_noticed(report, tmp_path):
     (tmp_path / "whole").mkdir()
     report.save(tmp_path / "whole" / "report.safetensors")
     assert si.Report.load(tmp_path / "whole" / "report.safetensors").sink_rate() == report.sink_rate()
-    for i in range(9):
-        report.save(tmp_path / str(i))
-        assert (tmp_path / str(i)).read_bytes() == (tmp_path / "whole" / "report.safetensors").read_bytes()
     for copy, _, damage in damaged_copies(tmp_path / "whole", tmp_path / "copy", 50):
         with pytest.raises(InputError, match=r"^[^\n]+ is (damaged|not a saved report)[^\n]+$"):
             si.Report.load(copy / "report.safetensors")

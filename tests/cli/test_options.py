@@ -14,10 +14,9 @@ import sinkinterp as si
 from sinkinterp.attention import sites
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.backends.load import BACKENDS, load
-from sinkinterp.cli.groups import in_groups
 from sinkinterp.cli.main import GROUPS, in_options
 from sinkinterp.cli.measuring import measure
-from sinkinterp.cli.options import edit_of
+from sinkinterp.cli.options import edit_of, in_groups
 from sinkinterp.interventions import (
     Change,
     ChangeOutputs,

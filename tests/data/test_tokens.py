@@ -96,12 +96,8 @@ def test_paddings_of_the_same_sequences_have_equal_hashes(before, width, pad):
 )
 def test_other_sequences_have_another_hash(rows):
     assert TokenSet.of_rows(rows).sha256 != TokenSet.of_rows(RAGGED).sha256
-
-
-def test_the_same_tokens_cut_into_other_sequences_have_another_hash():
-    ids = list(range(10))
-    cuts = ([ids[:6], ids[6:]], [ids[:4], ids[4:8], ids[8:]])  # alike in memory: both are ten ids and two of padding
-    assert len({TokenSet.of_rows(rows).sha256 for rows in cuts}) == 2
+    cuts = ([[0, 1, 2, 3, 4, 5], [6, 7, 8, 9]], [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]])  # alike in memory, with padding
+    assert len({TokenSet.of_rows(cut).sha256 for cut in cuts}) == 2
 
 
 @pytest.mark.parametrize("before", [[0, 0, 0], [2, 2, 2], [6, 0, 3]])
@@ -265,13 +261,10 @@ def test_labels_joined_are_the_bytes_of_the_text(name, text):
 def test_pieces_of_a_letter_have_labels_of_their_own(name):
     tokenizer = BYTES[name]()
     ids = tokenizer("a\U0001f642\u4e16", add_special_tokens=False)["input_ids"]
-    labels = [token_labels(tokenizer)(i) for i in ids]
+    label = token_labels(tokenizer)
+    labels = [label(i) for i in ids]
+    assert tokenizer.bos_token is None or label(tokenizer.bos_token_id) == tokenizer.bos_token
     assert len(set(labels)) == len(set(ids)) and "\ufffd" not in "".join(labels) and r"\x9f" in "".join(labels)
-
-
-def test_a_special_token_is_called_by_its_name():
-    tokenizer = BYTES["SentencePiece"]()
-    assert token_labels(tokenizer)(tokenizer.bos_token_id) == "<s>"
 
 
 @pytest.mark.parametrize("text", ["the cats sat", "on, the mats"])
