@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from attention.layouts import band
 
-from sinkinterp.attention.call import call_of_interface, is_causal_call
+from sinkinterp.attention.call import call_of_interface, is_causal_call, unscaled
 from sinkinterp.attention.kernels import SOFTMAX, Kernel
 from sinkinterp.attention.slots import SinkLogit
 
@@ -88,3 +88,10 @@ def test_what_the_interface_leaves_out_has_its_usual_value_and_what_it_names_is_
     read = call_of_interface(3, call.q, call.k, call.v, BAND, 0.3, softcap=7.0, slot=slot, kernel=kernel)
     assert (read.scale, read.softcap, read.kernel) == (0.3, 7.0, kernel) and read.mask is BAND and read.slot is slot
     assert call_of_interface(3, call.q, call.k, call.v, None, 0.3, s_aux=logits, slot=slot).slot.logit is logits
+
+
+def test_queries_that_a_model_scaled_itself_are_as_before_and_others_stay():
+    q = torch.randn(2, 3, 5, 7)
+    for scale, own, expected in ((1.0, 0.5, 0.5), (1.0, 1.0, 1), (1.0, 0.0, 1), (1.0, None, 1), (0.3, 0.5, 0.3)):
+        queries, found = unscaled(SimpleNamespace(scaling=own), q, scale)
+        assert found == expected and queries.equal(q / 0.5 if own == found else q)

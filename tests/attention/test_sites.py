@@ -10,10 +10,11 @@ from backends.zoo import ShiftPositions
 from refusals import WRONG, refused
 
 from sinkinterp import interventions as iv
-from sinkinterp.attention import sites
+from sinkinterp.attention import description, sites
 from sinkinterp.attention.shapes import ModelShape
 from sinkinterp.attention.sites import HeadWeights, LazyWeights, Read
 from sinkinterp.interventions.attention_layers import BlindKeys
+from sinkinterp.interventions.changes import ReplacePosition
 
 pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
 
@@ -170,3 +171,14 @@ def test_what_an_edit_makes_is_finite_and_what_a_model_computes_itself_is_not_as
     refused(lambda: answered(sites.CALL, (call,), lambda x: x * torch.inf, part), "finite")
     its_own = replace(call, scale=torch.inf, **{part: getattr(call, part) * torch.inf})
     assert answered(sites.CALL, (its_own,), lambda call: replace(call, mask=MASK.bool())).mask.all()
+
+
+def test_an_edit_is_described_as_code_without_defaults():
+    assert description(iv.SwapPositions(0, 4)) == "SwapPositions(0, 4) (p1 <-> p5)"
+    assert description(iv.RemoveColumn(positions=(0,))) == description(iv.RemoveColumn())
+    assert description(iv.RemoveColumn()) == "RemoveColumn(Renormalised())"
+    assert description(iv.RemoveColumn(positions=(2,))) == "RemoveColumn(Renormalised(), positions=[2])"
+    assert description(ReplacePosition(4, 0)) == "ReplacePosition(4, 0) (p5 <- p1)"
+    assert description(iv.ChangeKeys(iv.Zero(), kv_heads=[(1, 2)])) == "Change(sites.KEYS, Zero(), kv_heads=[[1, 2]])"
+    put = iv.ChangeResidual(iv.Put({3: torch.zeros(2, 5, 7)}), layers=[3])
+    assert description(put) == "Change(sites.RESIDUAL, Put({3: tensor(2, 5, 7)}), layers=[3])"

@@ -15,18 +15,7 @@ from sinkinterp import interventions as iv
 from sinkinterp.attention import description, sites
 from sinkinterp.attention.sites import CALL
 from sinkinterp.backends.load import BACKENDS
-from sinkinterp.interventions.changes import ReplacePosition, edits_of
-
-
-def test_an_edit_is_described_as_code_without_defaults():
-    assert description(iv.SwapPositions(0, 4)) == "SwapPositions(0, 4) (p1 <-> p5)"
-    assert description(iv.RemoveColumn(positions=(0,))) == description(iv.RemoveColumn())
-    assert description(iv.RemoveColumn()) == "RemoveColumn(Renormalised())"
-    assert description(iv.RemoveColumn(positions=(2,))) == "RemoveColumn(Renormalised(), positions=[2])"
-    assert description(ReplacePosition(4, 0)) == "ReplacePosition(4, 0) (p5 <- p1)"
-    assert description(iv.ChangeKeys(iv.Zero(), kv_heads=[(1, 2)])) == "Change(sites.KEYS, Zero(), kv_heads=[[1, 2]])"
-    put = iv.ChangeResidual(iv.Put({3: torch.zeros(2, 5, 7)}), layers=[3])
-    assert description(put) == "Change(sites.RESIDUAL, Put({3: tensor(2, 5, 7)}), layers=[3])"
+from sinkinterp.interventions.changes import edits_of
 
 
 def test_edits_are_one_edit_or_several_in_their_order():

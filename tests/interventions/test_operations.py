@@ -1,5 +1,6 @@
 """Operations on tensors worked by hand."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -155,6 +156,8 @@ def test_every_sequence_takes_what_is_given_at_its_own_place():
     assert residual.equal(expected)
     refused(lambda: iv.changes.PutAt({LAYER: given[:, :, 1:]}, rows, places)(LAYER, X))
     refused(lambda: put(LAYER + 1, X))
+    lower = replace(put, places=places - torch.tensor([1, 0, 0, 0]))
+    assert lower(LAYER, X)[:2].equal(X[:2])  # whose places are in another layer
     assert repr(put) == f"PutAt({{{LAYER}: tensor(2, 5, 7, 11)}})"
     put.check_sequences(3)
     for count in (2, 4):
