@@ -94,4 +94,4 @@ def test_queries_that_a_model_scaled_itself_are_as_before_and_others_stay():
     q = torch.randn(2, 3, 5, 7)
     for scale, own, expected in ((1.0, 0.5, 0.5), (1.0, 1.0, 1), (1.0, 0.0, 1), (1.0, None, 1), (0.3, 0.5, 0.3)):
         queries, found = unscaled(SimpleNamespace(scaling=own), q, scale)
-        assert found == expected and queries.equal(q / 0.5 if own == found else q)
+        assert found == expected and queries.equal(q / 0.5 if found == 0.5 else q)
