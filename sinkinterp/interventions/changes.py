@@ -1,6 +1,7 @@
-"""Interventions that do any operation on chosen entries at one site of a model, or move positions; edits as given.
+"""Interventions on activations and on positions, and what users give as edits.
 
-A site is the residual stream, a feed-forward update, or queries, keys, values, outputs or patterns of heads.
+A `Change` does an operation on chosen entries at one site of a model: the residual stream, a feed-forward update, or
+queries, keys, values, outputs or patterns of heads.
 
     ChangeValues(Zero(), positions=[0])                        drains the sink's value in every layer
     ChangeResidual(Zero(), layers=range(3, 9), dims=[447])     removes a massive activation
@@ -273,6 +274,7 @@ class PutAt(_WithValues):
             raise InputError(f"PutAt has places for {len(self.rows)} sequences, not for {count}")
 
     def for_sequences(self, chosen: Int[Tensor, " sequence"]) -> Operation:
+        chosen = chosen.to(self.rows.device)
         return replace(self, rows=self.rows[chosen], places=self.places[chosen])
 
     def __call__(self, layer: int, x: Activation) -> Activation:

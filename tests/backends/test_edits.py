@@ -131,13 +131,6 @@ def test_attention_reads_its_input_and_the_output_matrix_the_neurons_on_every_ba
         refused(partial(subject.run, ids, edits=[iv.Change(sites.NEURONS, iv.Zero(), dims=[subject.shape.d_mlp])]))
 
 
-def test_without_neurons_an_update_is_the_bias_of_its_output_matrix():
-    subject, ids = given("gpt2", "huggingface")
-    bias = torch.stack([block.mlp.c_proj.bias for block in subject.model.transformer.h])
-    update = subject.run(ids, reads={"x": iv.ChangeMLP().read()}, edits=[iv.Change(sites.NEURONS, iv.Zero())])["x"]
-    torch.testing.assert_close(update, bias[None, :, None].expand_as(update))
-
-
 @pytest.mark.parametrize("site", OF_MODULES)
 def test_a_site_that_a_model_does_not_show_is_refused_by_name(site):
     subject, ids = given("", "own")

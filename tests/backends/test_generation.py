@@ -1,13 +1,19 @@
-"""Generation inside si.patched: what whole passes of each sequence alone give, whatever cache is used."""
+"""Generation inside si.patched: what whole passes of each sequence alone give, whatever cache is used.
+
+Positions are those of the text, also where a model's last layers are given fewer rows, or keys of other layers.
+"""
 
 import pytest
 import torch
 from backends import test_own_attention as own
 from backends.zoo import VOCAB, model_of
+from refusals import refused
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
+from sinkinterp.attention import CALL
 from sinkinterp.attention.kernels import Sigmoid
+from sinkinterp.backends.recorder import Recorder
 from sinkinterp.checks import InputError
 from sinkinterp.interventions.attention_layers import KeepHeaviest
 from sinkinterp.interventions.changes import MatchedNoise
@@ -67,11 +73,15 @@ def test_padded_generation_is_what_whole_passes_of_each_sequence_give(name, way)
         assert_equal_to_whole_passes(model, output, MASK, WAYS[way].get("num_beams", 1))
 
 
-@pytest.mark.parametrize("edit", [iv.ChangeValues(iv.MeanOfOthers()), iv.ChangeResidual(MatchedNoise(), layers=[1]),
-                                  iv.ChangeKeys(iv.SwapWith(2, 5)), KeepHeaviest(4, 2)])  # fmt: skip
+@pytest.mark.parametrize(("name", "edit"), [
+    *(("mistral with a window", edit) for edit in (
+        iv.ChangeValues(iv.MeanOfOthers()), iv.ChangeResidual(MatchedNoise(), layers=[1]),
+        iv.ChangeKeys(iv.SwapWith(2, 5)), KeepHeaviest(4, 2))),
+    ("gemma4 with shared keys", iv.ChangeValues(iv.MeanOfOthers(), layers=[4])),
+], ids=str)  # fmt: skip
 @pytest.mark.parametrize("way", ["dynamic", "static"])
-def test_what_a_later_pass_cannot_do_is_refused_before_the_first_token(edit, way):
-    model = model_of("mistral with a window")
+def test_what_a_later_pass_cannot_do_is_refused_before_the_first_token(name, edit, way):
+    model = model_of(name)
     passes = []
     with si.patched(model, edit), pytest.raises(InputError, match=r"use_cache=False|in one pass"):
         model.register_forward_hook(lambda *_: passes.append(1))
@@ -149,3 +159,53 @@ def test_a_cache_from_before_the_block_keeps_what_it_holds_as_with_hooks_in_plai
     with si.patched(model, iv.ChangeOutputs(iv.Zero(), heads=[(1, 2)])):
         edited = model(PADDED[:, 4:], past_key_values=cache).logits
     torch.testing.assert_close(edited, expected, rtol=0, atol=1e-6)
+
+
+SHARED_EDITS = (
+    iv.ChangeOutputs(iv.Zero(), layers=[5], positions=[0]),
+    iv.ChangeResidual(iv.Scale(4.0), layers=[5], positions=[0, 3]),
+    iv.ChangeValues(iv.Scale(3.0), layers=[2], positions=[0, 2]),
+)
+
+
+@pytest.fixture
+def sharing():
+    """The last layers take the keys and values of earlier ones."""
+    return model_of("gemma4 with shared keys")
+
+
+@torch.no_grad()
+def test_logits_of_the_last_positions_alone_are_edited_as_those_of_all(sharing):
+    for model in (sharing, model_of("llama")):
+        for edit in SHARED_EDITS if model is sharing else (iv.ChangeOutputs(iv.Zero(), layers=[2], positions=[0]),):
+            with si.patched(model, edit):
+                whole = model(PADDED).logits
+                for kept in (1, 3, 99, torch.tensor([0, 4])):
+                    rows = kept if isinstance(kept, torch.Tensor) else slice(-kept, None)
+                    part = model(PADDED, logits_to_keep=kept).logits
+                    torch.testing.assert_close(part, whole[:, rows], rtol=0, atol=1e-5)
+
+
+def test_a_model_whose_layers_share_keys_is_measured_and_says_so(sharing):
+    subject = si.load(sharing)
+    assert subject.key_sources == {4: 2, 5: 3}
+    assert "layer 4 takes the keys and values of layer 2" in str(vars(si.measure(subject, PADDED)))
+    keys = subject.run(PADDED, reads={"k": CALL.read(lambda call: call.k.sum((1, 2, 3)))}, logits=False)["k"]
+    assert keys[:, 4].equal(keys[:, 2]) and not keys[:, 4].equal(keys[:, 3])
+    refused(lambda: subject.run(PADDED, edits=[iv.ZeroKeyBias()]), "layer 4")
+    assert not si.load(model_of("llama")).key_sources
+
+
+@pytest.mark.parametrize("how", [{}, {"cache_implementation": "static"}, {"num_beams": 2}], ids=str)
+@torch.no_grad()
+def test_what_it_writes_in_a_block_is_what_whole_passes_give(sharing, how):
+    for edits in (SHARED_EDITS[:2], SHARED_EDITS[2:]):
+        with si.patched(sharing, *edits):
+            output = generated(sharing, PADDED, MASK, **how)
+            assert_equal_to_whole_passes(sharing, output, MASK, how.get("num_beams", 1))
+
+
+def test_blocks_that_lose_rows_on_their_way_are_refused():
+    recorder = Recorder()
+    recorder.residual(torch.ones(2, 7, 3))
+    refused(lambda: recorder.residual(torch.ones(2, 1, 3)), "1 rows")

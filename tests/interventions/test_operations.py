@@ -30,16 +30,6 @@ def test_numbers_that_are_left_out_are_those_that_the_documentation_names():
         assert short == whole
 
 
-def test_operations_leave_their_input_alone():
-    before, given = X.clone(), {LAYER: torch.ones(3, 5, 7, 11)}
-    plain = (
-        iv.Zero(), iv.SetTo(2.0), iv.Scale(3.0), ClampNorm(0.1), WithoutMassive(), iv.MeanOfOthers(), MatchedNoise(),
-    )  # fmt: skip
-    for operation in (*plain, iv.SwapWith(1, 2), iv.Put(given), iv.Add(given)):
-        operation(LAYER, X)
-    assert X.equal(before) and given[LAYER].eq(1).all()
-
-
 @pytest.mark.parametrize("limit", [0.0, 0.5, 3.0, 100.0])
 def test_clamping_never_lengthens_never_turns_and_stops_at_the_limit(limit):
     x = X.clone()
