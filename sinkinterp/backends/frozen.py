@@ -80,7 +80,7 @@ class _OneBlock(Recorder):
     z: HeadOutput | None = None
     call: AttentionCall | None = None
 
-    def attend(self, call: AttentionCall) -> AttentionCall:
+    def edited_call(self, call: AttentionCall) -> AttentionCall:
         self.call = call
         if self.z is None:
             raise _Attends

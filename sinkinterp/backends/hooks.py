@@ -54,7 +54,7 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
             z, weights = of_transformers()
             return z.transpose(1, 2), weights
 
-        z, weights = recorder.answer(call, plain, is_exact, shows_weights=base == "eager", drops=drops)
+        z, weights = recorder.attended(call, plain, is_exact, shows_weights=base == "eager", drops=drops)
         if weights is not None:
             weights = F.pad(weights.to(query.dtype), (0, key.shape[2] - weights.shape[-1]))
         return z.transpose(1, 2).contiguous(), weights
@@ -81,7 +81,7 @@ def _attended(
     recorder = RECORDING.get() or Recorder()
     k, v, mask, key_bias = trimmed(recorder.layout, k, v, mask, key_bias)
     call = call_of_interface(layer, q, k, v.to(q.dtype), mask, scale, key_bias=key_bias, masks=recorder.masks)
-    return recorder.answer(call, lambda: (call.output(), None))[0].to(v.dtype)
+    return recorder.attended(call, lambda: (call.output(), None))[0].to(v.dtype)
 
 
 for _base in BASES:

@@ -77,7 +77,7 @@ class Showing(Listener):
         if self.n_attended >= len(self.anatomy.layers):
             raise self._differs("attends more often")
         call = replace(call, layer=self.anatomy.layers[self.n_attended])
-        edited = self._last_call = self.recorder.attend(call)
+        edited = self._last_call = self.recorder.edited_call(call)
         is_ours = edited is not call or edited.is_fused
         return self.recorder.output(edited, edited.output() if is_ours else SDPA(*args, **kwargs))
 

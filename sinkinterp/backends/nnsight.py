@@ -97,7 +97,7 @@ def _attend(envoy: Any, layer: int, recorder: Recorder, base: str) -> None:
     operation = getattr(envoy.source, [op for op in envoy.source.names if op.startswith(_OPERATION)][-1])
     (module, q, k, v, mask), extra = operation.inputs
     call = shown_call(recorder, layer, module, (q, k, v), mask, extra)
-    edited = recorder.attend(call)
+    edited = recorder.edited_call(call)
     if edited is not call or (call.q is q and edited.is_fused and (base == "sdpa" or "kernel" in extra)):
         operation.skip((recorder.output(edited, edited.output()).transpose(1, 2).contiguous(), None))
     elif recorder.uses(OUTPUT):

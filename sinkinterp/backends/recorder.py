@@ -210,10 +210,10 @@ class Recorder:
         self.size, self.dtype = (x.shape[0], x.shape[1]), x.dtype
         x = self.edited(sites.RESIDUAL, x, block)
         self.sums.append(x.detach().sum(dtype=torch.float32))  # an infinity or NaN anywhere reaches it
-        self._answer(sites.RESIDUAL, block, x)
+        self._keep_answers(sites.RESIDUAL, block, x)
         return x
 
-    def _answer(self, site: Site, block: int, value: Tensor | AttentionCall) -> None:
+    def _keep_answers(self, site: Site, block: int, value: Tensor | AttentionCall) -> None:
         """Keeps what the reads of a site return. Raises InputError for answers that are not tensors with an axis."""
         answers = self.answers[site][block] = Answers()
         if reads := self.reads_at(site):
@@ -226,7 +226,7 @@ class Recorder:
         if call.layer in self.answers[sites.CALL]:
             raise InputError(f"layer {call.layer} attends twice in one pass; such models cannot be read by layer")
 
-    def answer(
+    def attended(
         self,
         call: AttentionCall,
         plain: Callable[[], Weighted],
@@ -242,23 +242,22 @@ class Recorder:
         """
         layout, is_edited = self.layout, self.edits_at(sites.CALL) or self.edits_at(sites.OUTPUT)
         in_parts = layout is not None and is_edited and (not layout.is_plain or call.k.shape[2] != layout.n)
-        edited = None if in_parts else self.attend(call)
-        if drops and edited is not call:
+        edited = call if in_parts else self.edited_call(call)
+        if drops and (in_parts or edited is not call):
             raise InputError("edits of attention compute it without dropout; call model.eval(), or set it to 0")
-        if edited is None:
-            return self._answer_in_parts(call, shows_weights)
+        if layout is not None and in_parts:
+            return self._attended_in_parts(call, layout, shows_weights)
         if edited is call and not (is_exact and call.is_fused):
             z, weights = plain()
         else:
             z, weights = edited.output(), edited.pattern()[..., -call.k.shape[2] :] if shows_weights else None
         return self.output(edited, z), weights
 
-    def _answer_in_parts(self, call: AttentionCall, shows_weights: bool) -> Weighted:
-        """As `answer`, where every group of sequences is edited on its own; zero for padding."""
-        assert self.layout is not None
+    def _attended_in_parts(self, call: AttentionCall, layout: Layout, shows_weights: bool) -> Weighted:
+        """As `attended`, where every group of sequences is edited on its own; zero for padding."""
         self._check_first(call)
         self.answers[sites.CALL][call.layer] = self.answers[sites.OUTPUT][call.layer] = {}
-        layout, size, n_keys = self.layout, call.q.shape[:3], call.k.shape[2]
+        size, n_keys = call.q.shape[:3], call.k.shape[2]
         first = layout.n - n_keys
         z = call.v.new_zeros(*size, call.v.shape[-1])
         pattern = call.q.new_zeros(*size, n_keys) if shows_weights else None
@@ -272,16 +271,16 @@ class Recorder:
                 pattern = group.put(pattern, empty.index_copy(-1, kept, weights))
         return z, pattern
 
-    def attend(self, call: AttentionCall) -> AttentionCall:
+    def edited_call(self, call: AttentionCall) -> AttentionCall:
         """A layer's call after the edits; `call` itself where they do not change it."""
         self._check_first(call)
         if self.layout is not None and self.edits_at(sites.CALL):
             self._rehearse(call, self.layout, self.edits)
-        call = self._edited_call(call, self.edits)
-        self._answer(sites.CALL, call.layer, call)
+        call = self._call_under(call, self.edits)
+        self._keep_answers(sites.CALL, call.layer, call)
         return call
 
-    def _edited_call(self, call: AttentionCall, edits: Sequence[Edit]) -> AttentionCall:
+    def _call_under(self, call: AttentionCall, edits: Sequence[Edit]) -> AttentionCall:
         with torch.set_grad_enabled(self.gradients):
             call = sites.CALL.edited(call, edits)
             if self.reads_at(sites.CALL):
@@ -310,7 +309,7 @@ class Recorder:
         for number in (0.0, 1.0):
             k, v = (x.masked_fill(hidden[:, None], number) for x in (call.k, call.v))
             blind = replace(call, k=k, v=v, mask=call.allowed() & ~hidden)
-            outputs.append(self._edited_call(blind, edits).output())
+            outputs.append(self._call_under(blind, edits).output())
             if not hidden.any():
                 return
         why = f"an edit reads keys or values of layer {call.layer} that its cache forgets"
@@ -319,7 +318,7 @@ class Recorder:
     def output(self, call: AttentionCall, z: Tensor) -> Tensor:
         """Returns what the heads of `call` return, `batch head pos d_value`, after the edits."""
         edited = self.edited(sites.OUTPUT, z, call)
-        self._answer(sites.OUTPUT, call.layer, edited)
+        self._keep_answers(sites.OUTPUT, call.layer, edited)
         return edited
 
     def update(self, site: Site, block: int, x: Tensor, factor: float = 1.0) -> Tensor:
@@ -332,7 +331,7 @@ class Recorder:
         scaled = x.view(*self.size, -1) if factor == 1 else x.view(*self.size, -1) * factor
         edited = self.edited(site, scaled, block)
         shown = edited.clone() if self.reads_at(site) else edited  # Falcon then adds to it in place
-        self._answer(site, block, shown)
+        self._keep_answers(site, block, shown)
         if edited is scaled:
             return x
         return edited.reshape(x.shape) if factor == 1 else edited.reshape(x.shape) / factor
@@ -344,7 +343,7 @@ class Recorder:
             hidden = group.columns < layout.n - call.k.shape[2]
             if hidden.any():
                 self._check_blind(shown, hidden, edits)
-        return self._edited_call(shown, edits)
+        return self._call_under(shown, edits)
 
     def edited(self, site: Site, x: Tensor, *place: int | AttentionCall) -> Tensor:
         """What is at a site after the edits; `x` itself where they do not change it. place: see `Edit`."""

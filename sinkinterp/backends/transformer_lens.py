@@ -119,7 +119,7 @@ class BridgeLayer:
     def _both_calls(self) -> tuple[AttentionCall, AttentionCall]:
         if self.calls is None:
             original = self._call()
-            self.calls = original, self.recorder.attend(original)
+            self.calls = original, self.recorder.edited_call(original)
         return self.calls
 
     def _forget(self) -> None:
