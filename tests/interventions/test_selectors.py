@@ -125,7 +125,7 @@ def test_any_iterable_names_what_a_tuple_does():
 
 
 CONTROLS = [  # an edit, and the narrowest of its selectors
-    *((make(layers=[2, 8]), "layers") for make in IN_LAYERS[:5] + IN_LAYERS[-8:-5] + IN_LAYERS[-2:]),
+    *((make(layers=[2, 8]), "layers") for make in (*ON_HEADS[:3], ON_HEADS[4], *ON_KV_HEADS[:3], *IN_LAYERS[-2:])),
     *((make(heads=[(1, 2), (1, 3), (8, 6)]), "heads") for make in ON_HEADS[:3] + ON_HEADS[4:6] + ON_HEADS[-3:]),
     *((make(kv_heads=[(1, 2), (1, 3), (8, 6)]), "kv_heads") for make in ON_KV_HEADS),
     *((iv.Change(site, iv.Zero(), positions=[0, 4], layers=[2] if site not in SITES[:2] else None),
@@ -139,13 +139,6 @@ CONTROLS = [  # an edit, and the narrowest of its selectors
     (BlindKeys([3, 4], layers=[2]), "dims"),
     (iv.ChangeResidual(iv.Zero(), layers=[0, 11]), "layers"), (iv.ChangeMLP(iv.Zero(), layers=[9]), "layers"),
 ]  # fmt: skip
-INSIDE = {
-    "layers": {*SHAPE.attention_layers},
-    "heads": {(layer, head) for layer in SHAPE.attention_layers for head in range(7)},
-    "positions": {*range(LENGTH)},
-    "dims": {*range(91)},
-}
-CONTROLS = [control for control in CONTROLS if not (control[1] == "layers" and getattr(control[0], "positions", None))]
 
 
 @pytest.mark.parametrize(("edit", "selector"), CONTROLS, ids=lambda value: str(value)[:60])
@@ -167,7 +160,7 @@ def test_every_other_choice_is_drawn_sooner_or_later():
     draw = {iv.RemoveColumn().control(SHAPE, 5, generator).positions for _ in range(100)}
     assert draw == {(1,), (2,), (3,), (4,)}
     heads = {iv.ZeroKeyBias(kv_heads=[(1, 2)]).control(SHAPE, 5, generator).kv_heads[0] for _ in range(600)}
-    assert heads == INSIDE["heads"] - {(1, 2)}
+    assert heads == {(layer, head) for layer in SHAPE.attention_layers for head in range(7)} - {(1, 2)}
     assert iv.RemoveColumn(positions=[0, 2, 5]).control(SHAPE, 6, generator).positions == (1, 3, 4)
 
 
