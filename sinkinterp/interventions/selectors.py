@@ -15,7 +15,7 @@ from ..checks import InputError, is_whole, whole_number
 from ..table import HEAD, KV_HEAD, LAYER, Table
 
 MOST = 2**20  # of layers, heads, positions or dimensions that are named
-
+_PAIRS = "pairs (layer, head), such as [(2, 0), (4, 3)]"
 
 Heads = Iterable[tuple[int, int]] | Table  # pairs (layer, head), or a table with a row for each, as `report.heads()`
 LABELS = {"dims": "dimension", "positions": "position", "heads": "head", "kv_heads": "kv_head", "layers": "layer"}
@@ -197,25 +197,16 @@ def _pairs_in(table: Table, column: str, name: str) -> list[tuple[int, int]]:
 
 
 def _distinct(given: Any, name: str, of_heads: bool) -> list[Any]:
-    """The named things, each once: whole numbers, or heads as pairs."""
+    """The named things, each once: whole numbers, of which one stands for itself, or heads as pairs."""
+    choices = (given,) if is_whole(given) and not of_heads else given
+    if isinstance(choices, str | bytes) or not isinstance(choices, Iterable) or getattr(choices, "ndim", 1) == 0:
+        raise InputError(f"{name}: give a list of {_PAIRS if of_heads else 'whole numbers'}; got {given!r:.40}")
     read = _head_pair if of_heads else whole_number
-    chosen = [read(choice, name) for choice in islice(_several(given, name, of_heads), MOST + 1)]
+    chosen = [read(choice, name) for choice in islice(choices, MOST + 1)]
     if not 0 < len(set(chosen)) == len(chosen) <= MOST:
         shown = textwrap.shorten(str(chosen), 60)
         raise InputError(f"{name} must name each once, and some, at most {MOST:,}; got {shown}; leave them out for all")
     return chosen
-
-
-_PAIRS = "pairs (layer, head), such as [(2, 0), (4, 3)]"
-
-
-def _several(given: Any, name: str, of_heads: bool) -> Iterable[Any]:
-    """The choices of a selector; one whole number stands for itself."""
-    if is_whole(given) and not of_heads:
-        return (given,)
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
-        raise InputError(f"{name}: give a list of {_PAIRS if of_heads else 'whole numbers'}; got {given!r:.40}")
-    return given
 
 
 def named_heads(given: Any, name: str, layers: Sequence[int], n_heads: int) -> list[tuple[int, int]]:
