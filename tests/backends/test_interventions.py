@@ -17,15 +17,7 @@ from sinkinterp.attention.kernels import SOFTMAX, ExpMinusOne, Kernel, PositiveS
 from sinkinterp.backends.load import BACKENDS, load
 from sinkinterp.interventions import attention_layers, changes
 from sinkinterp.interventions.attention_layers import BlindKeys, Dropped, First, KeepHeaviest, Share, SpreadEvenly
-from sinkinterp.interventions.changes import (
-    Apply,
-    ClampNorm,
-    Operation,
-    PutAt,
-    RemovePosition,
-    ReplacePosition,
-    WithoutMassive,
-)
+from sinkinterp.interventions.changes import ClampNorm, Operation, RemovePosition, ReplacePosition, WithoutMassive
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.metrics.importance import importance
@@ -123,8 +115,8 @@ def test_every_public_intervention_is_listed():
     listed |= {type(edit.operation) for edit in edits if isinstance(edit, iv.Change)}
     listed |= {type(edit.share) for edit in edits if isinstance(edit, iv.RemoveColumn)}
     listed |= {type(edit.first) for edit in edits if isinstance(edit, KeepHeaviest)}
-    identity = {PutAt, Apply}  # below, in the tests of activation patching and of operations
-    assert {*EVERY, *changes.CHANGED} <= listed | identity
+    elsewhere = {changes.PutAt, changes.Apply, changes.CallFunction}  # below, and in the tests of edits
+    assert {*EVERY, *changes.CHANGED} <= listed | elsewhere
 
 
 @pytest.mark.parametrize("name", zoo.CONFIGS)
@@ -282,7 +274,7 @@ SITES = (
     iv.ChangeOutputs(), iv.Change(sites.PATTERN),
 )  # fmt: skip
 EXACT = (sites.RESIDUAL, sites.MLP)  # the others make attention run through our own function
-SAME = Apply(lambda x: x)
+SAME = changes.Apply(lambda x: x)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
