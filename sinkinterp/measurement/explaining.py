@@ -51,8 +51,8 @@ COVERED = 0.8  # of the entry, by the neurons that are counted
 Keys = Float[Tensor, "sequence kv_head d_head"]
 
 
-class Reads(NamedTuple):
-    """How a layer's heads read what was written: the score that it makes, the whole score, and it in the first key."""
+class WriteInScores(NamedTuple):
+    """A write in the scores of a layer's heads: the score that it makes, the whole score, and it in the first key."""
 
     made: Float[Tensor, "sequence head"]
     whole: Float[Tensor, "sequence head"]
@@ -66,15 +66,15 @@ def massive_path(subject: ModelLike, tokens: TokensLike | Any) -> Path | explana
     largest of all blocks is followed if it does, else the one that does most; one that the embedding makes is followed
     nowhere. If nothing is left, this says so, with the numbers of the one that comes nearest.
     """
-    subject, tokens = equal_inputs_of(subject, tokens)
-    hf = freezable(subject)
+    given, ids = equal_inputs_of(subject, tokens)
+    subject = freezable(given)
     reads = {
         "first": RESIDUAL.read(_first),
         "others": RESIDUAL.read(lambda x: x[:, 1:].float().abs().mean(1)),
         "massive": RESIDUAL.read(lambda x: is_massive(x)[:, 0].float()),
         "mlp": MLP.read(_first),
     }
-    first, others, massive, mlp = (answer.mean(0) for answer in answers_of(hf, tokens, reads))
+    first, others, massive, mlp = (answer.mean(0) for answer in answers_of(subject, ids, reads))
     dims = first[:-1].abs().argmax(-1, keepdim=True)
     sizes, means = (x[:-1].gather(1, dims)[:, 0] for x in (first.abs(), others))
     times, stands_out = (sizes / means).nan_to_num(0), sizes >= explanation.STANDS_OUT * means
@@ -83,7 +83,7 @@ def massive_path(subject: ModelLike, tokens: TokensLike | Any) -> Path | explana
     found = [block for block in in_order if stands_out[block]]
     for block in found:
         dim = int(dims[block])
-        path = _path_to(hf, block, dim, first[:, dim], mlp[:, dim])
+        path = _path_to(subject, block, dim, first[:, dim], mlp[:, dim])
         if path is not None:
             return replace(path, times=float(times[block]), life=lives[block])
     nearest = (found or in_order[1:])[0]
@@ -91,7 +91,7 @@ def massive_path(subject: ModelLike, tokens: TokensLike | Any) -> Path | explana
     return explanation.NoPath(dim, nearest, float(first[nearest, dim]), ratio, lives[nearest], is_embedding=bool(found))
 
 
-def _path_to(hf: HuggingFaceSubject, block: int, dim: int, entry: Tensor, of_mlps: Tensor) -> Path | None:
+def _path_to(subject: HuggingFaceSubject, block: int, dim: int, entry: Tensor, of_mlps: Tensor) -> Path | None:
     """Who writes and erases an entry, by its values and what feed-forward layers add; None if the embedding does.
 
     The erased part is a share of the entry at its largest, which may be behind the block with the largest ratio.
@@ -103,9 +103,9 @@ def _path_to(hf: HuggingFaceSubject, block: int, dim: int, entry: Tensor, of_mlp
     at, is_mlp = divmod(int(shares[:block].argmax()), 2)
     last, of_last = divmod(int(shares[block:].argmin()), 2)
     erased = -float(shares[block + last, of_last] * value / entry[entry.abs().argmax()])
-    eraser = (_part(hf, block + last, bool(of_last)), erased) if erased >= 0.5 else None
+    eraser = (_part(subject, block + last, bool(of_last)), erased) if erased >= 0.5 else None
     share = float(shares[at, is_mlp])
-    return Path(dim, bool(is_mlp), at, share * float(value), share, eraser, _part(hf, at, bool(is_mlp)), block)
+    return Path(dim, bool(is_mlp), at, share * float(value), share, eraser, _part(subject, at, bool(is_mlp)), block)
 
 
 def _part(subject: HuggingFaceSubject, block: int, is_mlp: bool) -> str:
@@ -117,22 +117,22 @@ def _first(x: Residual) -> Tensor:
     return x[:, 0].float()
 
 
-def reads_of(run: FrozenRun, path: Path) -> dict[int, Reads]:
-    """How the layers behind the writer read its update of the first token."""
+def write_in_scores(run: FrozenRun, path: Path) -> dict[int, WriteInScores]:
+    """The writer's update of the first token in the scores of each layer behind it."""
     x, written = run.trace["x"], run.trace["mlp"][:, path.at].clone()
     if not path.is_mlp:
         written = x[:, path.at + 1] - x[:, path.at] - written
     written[:, 1:] = 0
-    reads = {}
+    found = {}
     for layer, call in run.calls.items():
         if layer > path.at:
             key = (run.call(layer, written).k - run.call(layer, torch.zeros_like(written)).k)[:, :, :1]
             made = lens.score_of(call, lens.contrast_of(call, False)[..., :1] @ key)
-            reads[layer] = Reads(made.cpu(), lens.whole_score(call, False).cpu(), key[:, :, 0].cpu())
-    return reads
+            found[layer] = WriteInScores(made.cpu(), lens.whole_score(call, False).cpu(), key[:, :, 0].cpu())
+    return found
 
 
-def followed(path: Path, subject: Subject, tokens: Tokens, reads: Mapping[int, Reads]) -> Path:
+def followed(path: Path, subject: HuggingFaceSubject, tokens: Tokens, reads: Mapping[int, WriteInScores]) -> Path:
     """The path with the heads that read it, and the neurons that write it where they are found.
 
     A reader has a positive score, at least half of which the write makes.
@@ -143,9 +143,7 @@ def followed(path: Path, subject: Subject, tokens: Tokens, reads: Mapping[int, R
         for head in ((share >= explanation.READER) & (whole.mean(0) > 0)).nonzero().flatten().tolist():
             readers[layer, head] = share[head].item()
     path = replace(path, readers=readers, n_heads=len(reads) * subject.shape.n_heads)
-    if path.is_mlp and isinstance(subject, HuggingFaceSubject):
-        return _with_neurons(path, subject, tokens)
-    return path
+    return _with_neurons(path, subject, tokens) if path.is_mlp else path
 
 
 def path_edit(keys: Mapping[int, Keys], kv_heads: Collection[Head], length: int) -> Edit:
@@ -217,7 +215,9 @@ class Work:
     on_slot: whether a learned key draws more attention than the first token, and is explained in its place.
     """
 
-    def __init__(self, subject: Subject, token_set: TokenSet, generator: torch.Generator, show: OnProgress) -> None:
+    def __init__(
+        self, subject: HuggingFaceSubject, token_set: TokenSet, generator: torch.Generator, show: OnProgress
+    ) -> None:
         self.subject, self.token_set, self.generator = subject, token_set, generator
         self.show, self.passes, self.expected = show, 0, EXPECTED
         self.calls: dict[int, list[AttentionCall]] = {}  # of the layers that are explained, in the order of the texts
@@ -271,12 +271,12 @@ def explain(
     token (see `lens`; all parts of the residual sum to it). Raises InputError for heads that are not there, for models
     whose norms cannot be frozen, and where the parts do not add up.
     """
-    subject, token_set = inputs_of(model, tokens)
+    given, token_set = inputs_of(model, tokens)
     ids = token_set.of_one_length()
     if tokens is None:
         ids = ids[:TEXTS]
         token_set = replace(TokenSet.of(ids, token_set.source), bos=token_set.bos)
-    freezable(subject)
+    subject = freezable(given)
     written = _written(subject, ids, answer, instead)
     with progress_of(progress, f"explaining {subject.name}") as on_pass:
         generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0, LARGEST))
@@ -307,7 +307,7 @@ def explain(
     )
 
 
-def _rows_of_path(work: Work, path: Path | None, reads: dict[int, Reads]) -> Iterator[dict[str, Cell]]:
+def _rows_of_path(work: Work, path: Path | None, reads: dict[int, WriteInScores]) -> Iterator[dict[str, Cell]]:
     """The effect of each cut of the path on its readers, on all heads, and on the loss; empty without readers."""
     if path is None or not path.readers:
         return
@@ -325,7 +325,7 @@ def _rows_of_path(work: Work, path: Path | None, reads: dict[int, Reads]) -> Ite
         }
 
 
-def _path_cuts(work: Work, path: Path, reads: Mapping[int, Reads]) -> dict[str, Sequence[Edit]]:
+def _path_cuts(work: Work, path: Path, reads: Mapping[int, WriteInScores]) -> dict[str, Sequence[Edit]]:
     """What is cut of a path, and the control, vectors of the same lengths that point at random.
 
     A writer that is neither a feed-forward layer nor attention is cut in keys alone.
@@ -373,14 +373,14 @@ def _heads_of(work: Work, head: Any) -> list[Head]:
     return named_heads([head] if is_one else head, "head", layers, n_heads)
 
 
-def _scores(work: Work, heads: Sequence[Head], path: Path | None) -> tuple[list[HeadScore], dict[int, Reads]]:
+def _scores(work: Work, heads: Sequence[Head], path: Path | None) -> tuple[list[HeadScore], dict[int, WriteInScores]]:
     """The scores of heads in parts, and how later layers read what a path's writer adds. One pass; blocks run by part.
 
     Raises InputError where the parts do not add up to a score.
     """
     named: dict[int, tuple[tuple[str, ...], dict[str, Edit]]] = {}
     parts: dict[Head, list[tuple[Tensor, ...]]] = {}
-    reads: dict[int, list[Reads]] = {}
+    reads: dict[int, list[WriteInScores]] = {}
     tokens, last = work.token_set.tokens, max(layer for layer, _ in heads)
     batches = tokens.split(max(1, lens.CHUNK // tokens.shape[1]))
     work.expected += len(batches) * sum(layer <= last for layer in work.subject.shape.attention_layers)
@@ -396,7 +396,7 @@ def _scores(work: Work, heads: Sequence[Head], path: Path | None) -> tuple[list[
                         parts.setdefault((layer, head), []).append(tuple(x[:, i].cpu() for x in tensors))
                 if layer == last:
                     break
-            for layer, of_layer in (reads_of(run, path) if path else {}).items():
+            for layer, of_layer in (write_in_scores(run, path) if path else {}).items():
                 reads.setdefault(layer, []).append(of_layer)
     work.count()
     scores = []
@@ -412,7 +412,7 @@ def _scores(work: Work, heads: Sequence[Head], path: Path | None) -> tuple[list[
             why = half if is_half else "its queries or keys are not linear in the residual"
             raise InputError(f"the parts of head {score.name} do not add up to its score: {why}")
         scores.append(score)
-    return scores, {layer: Reads(*map(torch.cat, zip(*chunks, strict=True))) for layer, chunks in reads.items()}
+    return scores, {layer: WriteInScores(*map(torch.cat, zip(*chunks, strict=True))) for layer, chunks in reads.items()}
 
 
 # What is left when parts are cut

@@ -15,10 +15,9 @@ from torch import Tensor
 from ..attention import AttentionCall, CallRead, Edit, description, maps
 from ..backends.load import subject_of
 from ..backends.subject import Subject
-from ..checks import InputError, different_numbers
+from ..checks import InputError
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import Edits, edits_of
-from ..interventions.selectors import named_heads
 from ..metrics.importance import first_importance
 from ..plots.theme import escaped
 from ..report import patterns
@@ -27,6 +26,7 @@ from ..report.patterns import holds_attention, patterns_of
 from ..report.readings import short_name
 from ..table import Table
 from .measure import ModelLike, check_text, check_unedited, equal_inputs_of
+from .quantities import chosen_heads
 
 _SEVERAL = (list, tuple, Mapping)
 MOST = 6  # maps side by side
@@ -111,7 +111,7 @@ def _texts_of(given: Any) -> dict[str, Any]:
 
 def _heads_of_all(subjects: Sequence[Subject], layers: Any, heads: Any) -> Heads:
     """The heads that are meant and that every model has. Raises InputError where there are none."""
-    first, *others = (heads_asked(each.shape.attention_layers, each.shape.n_heads, layers, heads) for each in subjects)
+    first, *others = (heads_of(each, layers, heads) for each in subjects)
     shared = [head for head in first if all(head in other for other in others)]
     if not shared:
         names = " and ".join(each.name for each in subjects)
@@ -123,7 +123,7 @@ def _held_map(patterns: Any, tokens: Any, layers: Any, heads: Any) -> go.Figure:
     """The figure of attention weights that someone holds."""
     held = patterns_of(patterns, rows_of(tokens))
     n, n_heads, length, _ = next(iter(held.values())).shape
-    asked = heads_asked(tuple(held), n_heads, layers, heads)
+    asked = chosen_heads(dict.fromkeys(held, n_heads), layers, heads)
     alphas = {(layer, head): held[layer][:, head, :, 0].mean().item() for layer, head in asked}
     every = layers is not None or heads is not None
     shown, side = detail(alphas, length, 1, all_of_them=every)
@@ -193,7 +193,7 @@ def head_maps(
     Raises InputError for heads that are not there, and for sequences of different lengths.
     """
     subject, rows = equal_inputs_of(model, tokens)
-    chosen = ChosenHeads(heads_asked(subject.shape.attention_layers, subject.shape.n_heads, None, heads))
+    chosen = ChosenHeads(heads_of(subject, None, heads))
     reads = chosen.cells(maps.QUANTITIES, side, 1, rows.shape[1])
     reads["alpha"] = chosen.read(lambda call: first_importance(call)[..., None], 1)
     trace = subject.run(rows, reads=reads, edits=edits_of(edits), logits=False)
@@ -212,17 +212,9 @@ def _alphas(subject: Subject, tokens: Tokens, heads: Heads) -> dict[tuple[int, i
     return {(layer, head): alpha[layers.index(layer)][head] for layer, head in heads}
 
 
-def heads_asked(attending: Sequence[int], n_heads: int, layers: Any, heads: Any) -> Heads:
-    """The heads that are chosen, in order, as (layer, head): those of some layers, or pairs; all by default.
-
-    Raises InputError for those that the attending layers do not have.
-    """
-    if heads is not None and layers is not None:
-        raise InputError("heads are pairs (layer, head), which name their layers; leave layers= out")
-    if heads is not None:
-        return named_heads(heads, "heads", attending, n_heads)
-    of_layers = attending if layers is None else different_numbers(layers, "layers")
-    return named_heads([(layer, head) for layer in of_layers for head in range(n_heads)], "heads", attending, n_heads)
+def heads_of(subject: Subject, layers: Any, heads: Any) -> Heads:
+    """The heads of a model that are chosen, as `chosen_heads` returns them."""
+    return chosen_heads(dict.fromkeys(subject.shape.attention_layers, subject.shape.n_heads), layers, heads)
 
 
 class ChosenHeads:

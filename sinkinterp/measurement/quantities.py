@@ -50,7 +50,7 @@ def sink_rate(
     as `measure` does.
     """
     alphas = _alphas(model, tokens, position, edits)
-    chosen = _chosen_heads({layer: alpha.shape[1] for layer, alpha in alphas.items()}, layers, heads)
+    chosen = chosen_heads({layer: alpha.shape[1] for layer, alpha in alphas.items()}, layers, heads)
     alpha = torch.stack([alphas[layer][:, head] for layer, head in chosen], 1)
     return rate(rate_by_sequence(alpha[:, None], epsilon))
 
@@ -219,10 +219,13 @@ def _chosen_layers(there: Iterable[int], layers: Layers) -> list[int]:
     return chosen
 
 
-def _chosen_heads(sizes: Mapping[int, int], layers: Layers, heads: Heads) -> list[tuple[int, int]]:
-    """(layer, head) of all heads of the chosen layers, or of the chosen heads. `sizes`: the heads of each layer."""
+def chosen_heads(sizes: Mapping[int, int], layers: Layers, heads: Heads) -> list[tuple[int, int]]:
+    """The heads of some layers, or those that pairs name, in order as (layer, head); all by default.
+
+    sizes: how many heads each attending layer has. Raises InputError for heads and layers that are not there.
+    """
     if heads is None:
-        return [(layer, head) for layer in _chosen_layers(sizes, layers) for head in range(sizes[layer])]
+        return [(layer, head) for layer in sorted(_chosen_layers(sizes, layers)) for head in range(sizes[layer])]
     if layers is not None:
         raise InputError("heads are pairs (layer, head), which name their layers; leave layers= out")
     chosen = named_heads(heads, "heads", [*sizes], max(sizes.values()))

@@ -10,7 +10,7 @@ from ..attention import QUANTITIES, SCORE, WEIGHT, Edit, Quantity, maps as atten
 from ..backends.subject import Subject
 from ..checks import InputError
 from ..data.tokens import Tokens, TokenSet
-from ..measurement.maps import ChosenHeads, heads_asked
+from ..measurement.maps import ChosenHeads, heads_of
 from ..measurement.measure import measure
 from ..metrics.instruments import Instruments
 from ..report.maps import Heads
@@ -158,5 +158,5 @@ def reader_of(
 
     Raises InputError for unknown heads.
     """
-    maps = heads_asked(subject.shape.attention_layers, subject.shape.n_heads, None, heads)
+    maps = heads_of(subject, None, heads)
     return Reader(subject, token_set, maps, richest(token_set.tokens.shape[1], runs * len(maps), limit))

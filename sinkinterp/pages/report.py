@@ -20,7 +20,7 @@ from ..checks import InputError, check_installed, instance_of, refusal
 from ..data.tokens import TokensLike
 from ..files import by_suffix, path_of, write_file
 from ..interventions.changes import Edits, edits_of
-from ..measurement.maps import attention_map, heads_asked, sinks
+from ..measurement.maps import attention_map, heads_of, sinks
 from ..measurement.measure import ModelLike, check_text, inputs_of
 from ..plots.paper import PER_INCH, check_size, for_paper
 from ..plots.theme import COLOURS
@@ -96,7 +96,7 @@ def view(
 
 def _atlas_page(model: ModelLike, text: TokensLike | Any, edits: Edits, layers: Any, heads: Any) -> Page:
     subject, token_set = inputs_of(model, text)
-    asked = heads_asked(subject.shape.attention_layers, subject.shape.n_heads, layers, heads)
+    asked = heads_of(subject, layers, heads)
     shown = atlas(subject, token_set, subject.label, edits=edits_of(edits), heads=asked)
     return Page(atlas_page(shown), subject.name)
 

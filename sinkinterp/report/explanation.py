@@ -55,7 +55,7 @@ def graph(edges: Sequence[Edge], title: str, caption: str, maps: Sequence[CutMap
     `maps` are drawn beside it; the first has nothing cut. A click on a part shows the map with that part cut.
     """
     figure = make_subplots(1, 2 if maps else 1, horizontal_spacing=0.1)
-    places, cuts = _places(edges), [cut_map.cut for cut_map in maps]
+    (places, sides), cuts = _laid_out(edges), [cut_map.cut for cut_map in maps]
     for start, end, share in edges:
         (x0, y0), (x1, y1) = places[start], places[end]
         width = max(1, WIDEST * min(abs(share), 1))
@@ -70,7 +70,7 @@ def graph(edges: Sequence[Edge], title: str, caption: str, maps: Sequence[CutMap
             beside = "middle right" if x0 == x1 else f"top {'right' if x1 > x0 else 'left'}"  # where no line goes
             middle = {"x": [(x0 + x1) / 2], "y": [(y0 + y1) / 2], "text": [f" {share:.0%} "], "mode": "text"}
             figure.add_scatter(**middle, textposition=beside, hoverinfo="skip", textfont={"size": 12}, cliponaxis=False)
-    (x, y), sides = zip(*places.values(), strict=True), _beside(places)
+    x, y = zip(*places.values(), strict=True)
     depth, ends = 1 + max(y), {end for _, end, _ in edges} - {start for start, _, _ in edges}
     nodes = {"text": list(map(escaped, places)), "customdata": [name if name in cuts else NOTHING for name in places]}
     nodes["textposition"] = ["bottom center" if name in ends else sides[name] for name in places]
@@ -103,22 +103,22 @@ def _add_maps(figure: go.Figure, maps: Sequence[CutMap]) -> None:
     figure.update_yaxes(title="query", showgrid=False, range=[length - 0.5, -0.12 * length], row=1, col=2)
 
 
-def _places(edges: Sequence[Edge]) -> dict[str, tuple[float, float]]:
-    """The place of each node: as deep as its layer, and beside the others of its depth."""
+def _laid_out(edges: Sequence[Edge]) -> tuple[dict[str, tuple[float, float]], dict[str, str]]:
+    """The place of each node, as deep as its layer and beside the others of its depth; and where its name is written.
+
+    That is beside the ends of a row, where no line goes, and above the nodes between.
+    """
     depths = {name: _depth(name) for edge in edges for name in edge[:2]}
     rows = [[name for name in depths if depths[name] == depth] for depth in sorted(set(depths.values()))]
-    aside = [0.17 * (y % 3 - 1) * (len(row) == 1) for y, row in enumerate(rows[:-1])] + [0.0]  # no line through a node
-    placed = [(name, (i + 0.5) / len(row) + aside[y], y) for y, row in enumerate(rows) for i, name in enumerate(row)]
-    return {name: (across, float(down)) for name, across, down in placed}
-
-
-def _beside(places: Mapping[str, tuple[float, float]]) -> dict[str, str]:
-    """Where the name of each node is written: beside the ends of a row, where no line goes; above those between."""
-    rows = [[name for name in places if places[name][1] == y] for y in {y for _, y in places.values()}]
-    left = {row[0] for row in rows if len(row) > 1 or places[row[0]][0] < 0.5}
-    right = {row[-1] for row in rows} - left
-    sides = dict.fromkeys(left, "middle left") | dict.fromkeys(right, "middle right")
-    return {name: sides.get(name, "top center") for name in places}
+    places, sides = {}, {}
+    for y, row in enumerate(rows):
+        is_alone = len(row) == 1 and y < len(rows) - 1
+        aside = 0.17 * (y % 3 - 1) if is_alone else 0.0  # so that no line goes through a node
+        places |= {name: ((i + 0.5) / len(row) + aside, float(y)) for i, name in enumerate(row)}
+        sides |= dict.fromkeys(row, "top center") | {row[-1]: "middle right"}
+        if len(row) > 1 or places[row[0]][0] < 0.5:
+            sides[row[0]] = "middle left"
+    return places, sides
 
 
 def _depth(name: str) -> float:
@@ -340,14 +340,13 @@ class Explanation:
     @property
     def sentence(self) -> str:
         """The answer in plain words."""
-        found = self.path or self.no_path
-        weak = not any(head.alpha.mean() > SINK for head in self.heads)
-        none = [
-            f"No head here gives {self.target} more than {SINK} of its attention: there is hardly a sink to explain."
-        ]
-        return "\n".join(
-            [*map(self._of_head, self.strongest_first), *([found.sentence()] if found else []), *none * weak]
-        )
+        lines = [self._of_head(head) for head in self.strongest_first]
+        if found := self.path or self.no_path:
+            lines.append(found.sentence())
+        if not any(head.alpha.mean() > SINK for head in self.heads):
+            what = f"more than {SINK} of its attention: there is hardly a sink to explain."
+            lines.append(f"No head here gives {self.target} {what}")
+        return "\n".join(lines)
 
     @property
     def strongest_first(self) -> list[HeadScore]:

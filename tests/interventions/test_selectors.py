@@ -15,7 +15,7 @@ from sinkinterp.attention.shapes import ModelShape
 from sinkinterp.interventions.attention_layers import AttendSelfOnly, BlindKeys, Evict
 from sinkinterp.interventions.changes import RemovePosition, ReplacePosition
 from sinkinterp.interventions.selectors import check_chosen, named_heads
-from sinkinterp.measurement.maps import heads_asked
+from sinkinterp.measurement.quantities import chosen_heads
 from sinkinterp.table import Table
 
 # blocks 1, 2, 4, 6 and 8 of 11 attend, 7 query heads over 7 key heads of 13; feed-forward layers all but block 10
@@ -188,7 +188,7 @@ NO_PAIRS = (
 def test_a_head_is_a_pair(given):
     for names_pairs in (
         lambda: iv.ChangeOutputs(iv.Zero(), heads=given), lambda: iv.ChangeKeys(iv.Zero(), kv_heads=given),
-        lambda: named_heads(given, "heads", range(6), 4), lambda: heads_asked((1, 4), 5, None, given),
+        lambda: named_heads(given, "heads", range(6), 4), lambda: chosen_heads({1: 5, 4: 5}, None, given),
     ):  # fmt: skip
         refused(names_pairs, "heads", "pairs (layer, head)")
 
@@ -204,7 +204,7 @@ def test_heads_are_a_list_of_pairs(pair):
     edits = (iv.ChangeOutputs(iv.Zero(), heads=pair).heads, iv.ChangeKeys(iv.Zero(), kv_heads=pair).kv_heads)
     assert edits == (((5, 3),), ((5, 3),))
     assert named_heads(pair, "head", range(6), 4) == [(5, 3)]
-    assert heads_asked(range(6), 4, None, pair) == [(5, 3)]
+    assert chosen_heads(dict.fromkeys(range(6), 4), None, pair) == [(5, 3)]
 
 
 def test_heads_may_be_a_table_with_a_row_for_each():
