@@ -30,6 +30,7 @@ _IN_BLOCK = {"head": 0.0, "neuron": 0.3, "MLP": 0.6, "bias": 0.6}  # how far dow
 SHARE = "share"  # a column
 DRAWN = 0.1  # the least share of a line that is drawn of such rows
 Edge = tuple[str, str, float]  # from, to, share
+Point = tuple[float, float]  # of a node, to the right and downwards
 
 
 @dataclass(frozen=True)
@@ -103,14 +104,15 @@ def _add_maps(figure: go.Figure, maps: Sequence[CutMap]) -> None:
     figure.update_yaxes(title="query", showgrid=False, range=[length - 0.5, -0.12 * length], row=1, col=2)
 
 
-def _laid_out(edges: Sequence[Edge]) -> tuple[dict[str, tuple[float, float]], dict[str, str]]:
+def _laid_out(edges: Sequence[Edge]) -> tuple[dict[str, Point], dict[str, str]]:
     """The place of each node, as deep as its layer and beside the others of its depth; and where its name is written.
 
     That is beside the ends of a row, where no line goes, and above the nodes between.
     """
     depths = {name: _depth(name) for edge in edges for name in edge[:2]}
     rows = [[name for name in depths if depths[name] == depth] for depth in sorted(set(depths.values()))]
-    places, sides = {}, {}
+    places: dict[str, Point] = {}
+    sides: dict[str, str] = {}
     for y, row in enumerate(rows):
         is_alone = len(row) == 1 and y < len(rows) - 1
         aside = 0.17 * (y % 3 - 1) if is_alone else 0.0  # so that no line goes through a node
