@@ -67,7 +67,7 @@ def view(
     check_outputs(force, out, reads=given.files)
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:
-        from ..measurement.maps import heads_asked
+        from ..measurement.maps import heads_of
         from ..pages.atlas import atlas
         from ..pages.atlas_page import atlas_page
 
@@ -76,8 +76,7 @@ def view(
         options.check_sizes(model, head, given.length, loading.beyond_context)
         subject = loading.subject(model)
         token_set = given.token_set(subject, model, progress("reading docstrings"))
-        attending, n_heads = subject.shape.attention_layers, subject.shape.n_heads
-        heads = heads_asked(attending, n_heads, layer, None) if layer else head or None
+        heads = heads_of(subject, layer, None) if layer else head or None
         content: bytes | str
         if (suffix := out.suffix.lower()) in options.PICTURES:
             content = _map_picture(subject, token_set, heads, edits, suffix)
