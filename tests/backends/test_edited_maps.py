@@ -171,15 +171,6 @@ def test_a_cast_and_a_step_of_training_inside_a_patched_block_stay_and_the_edit_
     assert bare_logits(model, TOKENS).equal(bare_logits(expected, TOKENS))
 
 
-def test_a_generation_with_a_cache_is_that_of_the_model_edited_by_hand():
-    model = copy.deepcopy(model_of(NAME))
-    own = replaced(model, lambda linear: plain(linear, [iv.ZeroKeyBias(), BlindKeys([3])]), ["k_proj"])
-    options = {"max_new_tokens": 7, "do_sample": False, "pad_token_id": 0}
-    expected = own.generate(TOKENS[:, :5], **options)
-    with si.patched(model, iv.ZeroKeyBias(), BlindKeys([3])):
-        assert model.generate(TOKENS[:, :5], **options).equal(expected)
-
-
 def test_the_weight_of_a_map_is_computed_only_where_an_edit_asks_for_it():
     model, rows = copy.deepcopy(model_of(NAME)), []
     for attention in attentions(model):

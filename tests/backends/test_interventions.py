@@ -257,18 +257,6 @@ def test_edits_of_weights_are_weights_edited_by_hand(name):
     assert_as_by_hand(model, subjects, oracles)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_kv_head_is_that_of_the_query_heads_that_share_it(backend):
-    subject = zoo.subject_of("llama with grouped queries", backend)
-    edits = (iv.ChangeValues(iv.Zero(), kv_heads=[(1, head)]) for head in range(2))
-    heads = {"z": lambda call: call.output()}
-    plain = subject.run(TOKENS, reads=heads)["z"][:, 1]
-    for head, edit in enumerate(edits):
-        changed = subject.run(TOKENS, reads=heads, edits=[edit])["z"][:, 1].sub(plain).abs().amax((0, 2, 3))
-        assert changed.gt(1e-4).tolist() == [head == other // 2 for other in range(4)]
-        assert changed.gt(0).tolist() == changed.gt(1e-4).tolist()
-
-
 SITES = (
     iv.ChangeResidual(), iv.ChangeMLP(), iv.Change(sites.QUERIES), iv.ChangeKeys(), iv.ChangeValues(),
     iv.ChangeOutputs(), iv.Change(sites.PATTERN),
