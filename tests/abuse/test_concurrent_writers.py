@@ -1,15 +1,11 @@
-"""Processes that write to one place at the same time: one waits for the other, or one of the whole files stays."""
+"""Processes that write to one place at the same time: one waits for the other."""
 
 import json
-import os
-import signal
-import time
 
 from abuse.damage import contents
 from corpora import packed, text_in
 from forks import ended, forked, forks
 
-from sinkinterp.files import sole_writer
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.train import checkpoint, loop
 from sinkinterp.train.loop import job_of
@@ -37,28 +33,3 @@ def test_three_processes_train_once_and_pack_once_and_share_the_result(tmp_path)
     run = tmp_path / "run"
     assert {path.name for path in run.iterdir()} == {"lock", "step-0000018", "step-0000024"}
     assert contents(loop.train(JOB, tmp_path / "alone")) == contents(checkpoint.folder_of(run, 24))
-
-
-def until(condition):
-    for _ in range(20_000):
-        if condition():
-            return
-        time.sleep(0.001)
-    raise AssertionError("it did not come to pass within twenty seconds")
-
-
-@forks
-def test_the_folder_of_a_writer_that_is_killed_is_free(tmp_path):
-    run, holds = tmp_path / "run", tmp_path / "holds"
-
-    def hold():
-        with sole_writer(run):
-            holds.touch()
-            time.sleep(60)
-
-    first = forked(hold)
-    until(holds.exists)
-    os.kill(first, signal.SIGKILL)
-    assert ended(first) == -signal.SIGKILL
-    with sole_writer(run):
-        assert [path.name for path in run.iterdir()] == ["lock"]

@@ -1,6 +1,5 @@
 """Programs that are killed at random moments lose nothing; and what counts the losses sees them."""
 
-import os
 import random
 import re
 import subprocess
@@ -8,7 +7,7 @@ import sys
 import time
 
 import pytest
-from forks import forked, forks
+from forks import forks
 
 
 @forks
@@ -66,19 +65,3 @@ def test_ctrl_c_at_any_call_of_a_function_ends_the_program_quietly(moment, inter
     code = INTERRUPTED.format(moment=moment)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
-
-
-@forks
-def test_a_kill_at_any_moment_of_a_write_leaves_the_old_file_or_the_new_one(tmp_path):
-    from sinkinterp.files import write_file
-
-    file, rng = tmp_path / "file", random.Random(0)
-    versions = [letter * 300_000 for letter in "ab"]
-    write_file(file, versions[0])
-    for i in range(20):
-        child = forked(lambda i=i: [write_file(file, versions[(i + k) % 2]) for k in range(10_000)])
-        time.sleep(rng.uniform(0.001, 0.02))
-        os.kill(child, 9)
-        os.waitpid(child, 0)
-        assert file.read_text() in versions
-    assert {path.name[:7] for path in tmp_path.iterdir()} <= {"file", ".draft-"}

@@ -51,24 +51,16 @@ def test_a_preset_sets_what_is_not_given(call, llama, tmp_path):
     assert code == 2 and "'paper', 'released-open-models', 'released-own-models'" in output
 
 
-@pytest.mark.parametrize("drawn", ["random", "repeat"])
-def test_tokens_can_be_drawn(call, llama, drawn):
-    code, output, _ = call("measure", llama, "--drawn", drawn, "--length", 11, "--sequences", 5, "--seed", 3)
-    assert code == 0 and f"{'random tokens' if drawn == 'random' else 'repeated token'}, seed 3" in output
-
-
-def test_everything_that_was_measured_can_be_saved_and_loaded(call, llama):
-    words = ("--drawn", "random", "--length", 7, "--sequences", 3, "--save", "r.safetensors")
-    assert call("measure", llama, *words)[0] == 0
-    report = si.Report.load("r.safetensors")
-    assert report.protocol.length == 7 and {"qk_angles", "loss"} <= report.extras.keys()
-
-
-def test_the_first_position_alone_is_measured_without_the_rest(call, llama):
-    words = ("--drawn", "random", "--length", 7, "--sequences", 3, "--first-only", "--save", "r.safetensors")
-    assert call("measure", llama, *words, "--out", "r.html")[0] == 0
-    report = si.Report.load("r.safetensors")
-    assert report.positions == (0,) and report.extras == {}
+def test_everything_or_the_first_position_alone_is_measured_saved_and_loaded(call, llama):
+    words = ("measure", llama, "--drawn", "repeat", "--length", 7, "--sequences", 3, "--save")
+    assert (
+        call(*words, "all.safetensors")[0]
+        == call(*words, "first.safetensors", "--first-only", "--out", "r.html")[0]
+        == 0
+    )
+    everything, first = map(si.Report.load, ("all.safetensors", "first.safetensors"))
+    assert everything.protocol.source == "repeated token, seed 0" and {"qk_angles", "loss"} <= everything.extras.keys()
+    assert first.positions == (0,) and first.extras == {}
 
 
 def test_float16_that_overflows_names_the_block_and_the_remedy(call, tmp_path):

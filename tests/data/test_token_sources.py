@@ -114,34 +114,20 @@ def test_rows_that_are_too_few_or_too_short_are_refused(rows, length, n):
     )
 
 
-@pytest.mark.parametrize("make", [random_tokens, repeated_token])
-def test_drawn_tokens_span_the_vocabulary_and_follow_the_seed(make):
-    found = make(7, 5, 211)
-    assert found.tokens.shape == (211, 5)
-    assert set(found.tokens.unique().tolist()) == set(range(7))
-    assert make(7, 5, 211, seed=0).sha256 == found.sha256 != make(7, 5, 211, seed=1).sha256
-
-
-def test_a_repeated_token_fills_its_sequence_and_a_random_one_does_not():
-    assert all(len(row.unique()) == 1 for row in repeated_token(7, 5, 3).tokens)
-    assert all(len(row.unique()) > 1 for row in random_tokens(101, 5, 3).tokens)
-
-
-@pytest.mark.parametrize(("make", "kind"), [(random_tokens, "random tokens"), (repeated_token, "repeated token")])
-def test_drawn_tokens_say_their_seed_and_what_stands_first(make, kind):
+@pytest.mark.parametrize(
+    ("make", "kind", "fills"), [(random_tokens, "random tokens", False), (repeated_token, "repeated token", True)]
+)
+def test_drawn_tokens_span_the_vocabulary_follow_the_seed_and_say_it(make, kind, fills):
     plain, begun = make(7, 5, 211, seed=3), make(7, 5, 211, seed=3, first=6)
-    assert plain.source == begun.source == f"{kind}, seed 3"
-    assert make(7, 5, 2).source == f"{kind}, seed 0"
-    assert (plain.bos, begun.bos) == ("none added", "id 6 first")
-    assert begun.tokens[:, 0].eq(6).all()
+    assert plain.tokens.shape == (211, 5) and {*plain.tokens.flatten().tolist()} == {*range(7)}
+    assert all((len(row.unique()) == 1) == fills for row in plain.tokens)
+    assert make(7, 5, 211, seed=3).sha256 == plain.sha256 != make(7, 5, 211, seed=1).sha256
+    assert plain.source == begun.source == f"{kind}, seed 3" and make(7, 5, 2).source == f"{kind}, seed 0"
+    assert (plain.bos, begun.bos) == ("none added", "id 6 first") and begun.tokens[:, 0].eq(6).all()
     assert begun.tokens[:, 1:].equal(plain.tokens[:, 1:])
     assert begun.sha256 == TokenSet.of(begun.tokens).sha256 != plain.sha256
-
-
-@pytest.mark.parametrize("make", [random_tokens, repeated_token])
-@pytest.mark.parametrize("first", [-1, 7])
-def test_a_first_token_outside_the_vocabulary_names_the_fix(make, first):
-    refused(lambda: make(7, 5, 2, first=first), "7")
+    for outside in (-1, 7):
+        refused(lambda outside=outside: make(7, 5, 2, first=outside), "7")
 
 
 WORDS = ["<s>", "</s>", "<pad>", "the", "cat", "sat"]
