@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from sinkinterp.data.backcopy import BigramBackcopy, ChainFirst, TokenChange
+from sinkinterp.data.backcopy import BigramBackcopy, ChainFirst
+from sinkinterp.data.draws import TokenChange
 from sinkinterp.data.packing import PackedText
 from sinkinterp.train.recipe import Recipe
 

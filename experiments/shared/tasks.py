@@ -6,8 +6,8 @@ from typing import ClassVar
 import torch
 
 from sinkinterp.checks import whole_number
-from sinkinterp.data.backcopy import BigramBackcopy, Sample, TokenChange
-from sinkinterp.data.draws import HELD_OUT, generator
+from sinkinterp.data.backcopy import BigramBackcopy
+from sinkinterp.data.draws import HELD_OUT, Sample, TokenChange, generator
 from sinkinterp.data.tokens import Tokens
 from sinkinterp.spec import Limits, Spec
 from sinkinterp.train.recipe import Recipe

@@ -1,6 +1,5 @@
-"""A synthetic task, Bigram-Backcopy (Guo et al. 2024, arXiv 2410.13835), and changes of what is trained on."""
+"""A synthetic task, Bigram-Backcopy (Guo et al. 2024, arXiv 2410.13835)."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -107,25 +106,3 @@ class BigramBackcopy(Spec):
             copied = tokens[:, max(i - 2, 0)]
             tokens[:, i] = torch.where((tokens[:, i - 1] < self.n_triggers) & (i >= 2), copied, chained)
         return tokens
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Sequences over `vocab` symbols, the numbers of their chunks, and the stream that they were drawn for."""
-
-    tokens: Tokens
-    chunks: Int[Tensor, " sequence"]
-    vocab: int
-    stream: tuple[object, ...]
-
-
-class TokenChange(Spec):
-    """Puts other tokens into sequences, both for training and held out. Positions are counted from 0."""
-
-    def __call__(self, sample: Sample) -> Tokens:
-        """The changed sequences."""
-        raise NotImplementedError
-
-    def check(self, vocab: int, length: int) -> None:
-        """Raises InputError unless the change fits sequences of `length` tokens over `vocab` symbols."""
-        raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Random draws that depend only on names and numbers, and which chunks of a corpus they give to training."""
+"""What training draws: chunks of a corpus or sequences of a task, by names and numbers alone, and changes of them."""
 
 import hashlib
 from collections.abc import Callable
@@ -9,6 +9,9 @@ from itertools import pairwise
 import torch
 from jaxtyping import Int
 from torch import Tensor
+
+from ..spec import Spec
+from .tokens import Tokens
 
 HELD_OUT = ("held out",)  # the stream of the sequences that no training sees
 STRETCH = 64  # the fewest held-out chunks that lie side by side in a large corpus
@@ -74,3 +77,25 @@ def in_epochs(name: str, size: int, n: int, seed: int, step: int) -> Int[Tensor,
 def _epoch(name: str, size: int, seed: int, epoch: int) -> Int[Tensor, " {size}"]:
     """The order of the items in an epoch."""
     return torch.randperm(size, generator=generator(name, seed, epoch))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Sequences over `vocab` symbols, the numbers of their chunks, and the stream that they were drawn for."""
+
+    tokens: Tokens
+    chunks: Int[Tensor, " sequence"]
+    vocab: int
+    stream: tuple[object, ...]
+
+
+class TokenChange(Spec):
+    """Puts other tokens into sequences, both for training and held out. Positions are counted from 0."""
+
+    def __call__(self, sample: Sample) -> Tokens:
+        """The changed sequences."""
+        raise NotImplementedError
+
+    def check(self, vocab: int, length: int) -> None:
+        """Raises InputError unless the change fits sequences of `length` tokens over `vocab` symbols."""
+        raise NotImplementedError

@@ -23,8 +23,7 @@ from torch import Tensor
 from ..checks import InputError, check_count, refusal, whole_number
 from ..files import Damaged, check_hashes, file_hashes, read_record, remove, replacing, sole_writer, write_record
 from ..spec import INSIDE, Limits, Spec, added_later
-from .backcopy import Sample, TokenChange
-from .draws import HELD_OUT, Split
+from .draws import HELD_OUT, Sample, Split, TokenChange
 from .progress import OnProgress, no_progress
 from .sources import Embedded, Source
 from .tokenizers import ByteBPE, TokenizerRecipe, beginning_with_bos, check_has, encoded

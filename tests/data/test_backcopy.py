@@ -6,8 +6,8 @@ import torch
 from refusals import refused
 from sinkinterp._experiments.shared.tasks import Edited, FixedAt, Limited, RandomAt
 
-from sinkinterp.data.backcopy import BigramBackcopy, BosFirst, ChainFirst, RandomFirst, Sample
-from sinkinterp.data.draws import HELD_OUT
+from sinkinterp.data.backcopy import BigramBackcopy, BosFirst, ChainFirst, RandomFirst
+from sinkinterp.data.draws import HELD_OUT, Sample
 from sinkinterp.spec import Spec
 from sinkinterp.train.loop import Task, prepared
 
