@@ -12,7 +12,6 @@ from sinkinterp.metrics.estimates import (
     difference,
     estimate,
     estimate_cells,
-    intervals,
     mean_cells,
     rate,
     ratio,
@@ -48,15 +47,10 @@ def test_an_interval_ends_where_its_quantity_ends_and_holds_the_mean(n, ends):
     assert math.isnan(estimate(values[:1]).within(ends).low) and math.isnan(estimate(values[:1]).within(ends).high)
 
 
-def test_the_interval_is_that_of_the_normal_theory_for_many_values():
-    values = normal(1031)
-    error = values.std().item() / 1031**0.5
-    assert width(estimate(values)) == pytest.approx(2 * 1.96 * error, rel=0.08)
-
-
 def test_one_sequence_has_no_interval():
-    one = torch.tensor([0.5])
-    for found in (estimate(one), difference(one, one, False), difference(one, one, True), ratio(one, one)):
+    one, two = torch.tensor([0.5]), torch.tensor([1.0, 2.0])
+    of_groups = (difference(one, two, paired=False), difference(two, one, paired=False))
+    for found in (estimate(one), difference(one, one, paired=True), *of_groups, ratio(one, one)):
         assert math.isnan(found.low) and math.isnan(found.high) and not math.isnan(found.mean)
     assert str(estimate(one)) == "0.5"
     assert estimate_cells("x", estimate(one)) == {"x": 0.5, "x low": None, "x high": None}
@@ -80,20 +74,6 @@ def test_sequences_without_the_position_do_not_count():
     assert estimate(gaps) == estimate(values)
     shorter = torch.cat([normal(7, 1), torch.full((4,), torch.nan)])
     assert difference(gaps, shorter, paired=False) == difference(values, normal(7, 1), paired=False)
-
-
-def test_a_change_is_the_mean_after_less_the_mean_before():
-    before, after = torch.tensor([3.0, 5.0, 1.0]), torch.tensor([1.0, 2.0])
-    assert difference(before, after, paired=False).mean == -1.5
-    assert difference(before[:2], after, paired=True).mean == -2.5
-
-
-def test_two_values_on_each_side_have_an_interval_and_one_has_none():
-    two, three = torch.tensor([1.0, 2.0]), torch.tensor([5.0, 6.0, 9.0])
-    for before, after in ((two, three), (three, two), (two, two)):
-        found = difference(before, after, paired=False)
-        assert found.low < found.mean < found.high
-    assert math.isnan(difference(two[:1], three, paired=False).low)
 
 
 def test_a_pair_counts_where_both_are_known():
@@ -193,8 +173,3 @@ def test_intervals_are_those_of_scipy_at_every_number_of_values(n):
     wilson = stats.binomtest(n // 2, n).proportion_ci(method="wilson")
     share = rate(torch.full((n,), n // 2 / n, dtype=torch.double))
     assert [share.low, share.high] == pytest.approx([*wilson])
-
-
-def test_the_words_for_intervals_say_where_there_are_none():
-    assert "no intervals" in intervals(1) and "Student" in intervals(2) == intervals(300)
-    assert "over texts" in intervals(30, "texts")

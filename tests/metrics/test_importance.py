@@ -89,11 +89,6 @@ def test_importance_is_the_column_sum_of_the_dense_pattern_over_the_queries_that
     torch.testing.assert_close(slot_importance(call), slot, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["causal", "window", "key slot", "sink logit", "softcap"])
-def test_a_call_whose_rows_sum_to_one_is_its_own_proxy(name):
-    assert CALLS[name].proxy() is CALLS[name]
-
-
 def masked(*rows):
     return replace(WEIGHTED, mask=torch.tensor(rows).bool()[None, None])
 
@@ -212,12 +207,6 @@ def test_importances_are_the_proxys_beside_the_raw_ones(name, convention):
 def test_attention_off_the_sequence_is_one_minus_the_dense_row_sum(call):
     expected = 1 - call.pattern()[..., -len(call.keys) :].sum(-1).mean(-1)
     torch.testing.assert_close(off_sequence(call), expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["causal", "window", "sigmoid"])
-def test_no_positions_have_no_importance(name):
-    call, none = CALLS[name], torch.arange(0)
-    assert importance(call, none).shape == uniform_importance(call, none).shape == (2, 6, 0)
 
 
 def test_queries_that_cannot_see_the_first_key_are_counted_at_most_over_heads():

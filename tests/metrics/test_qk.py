@@ -85,9 +85,7 @@ def test_contrasts_worked_by_hand():
     r = 0.5**0.5
     torch.testing.assert_close(qk_angles(SMALL)[0, 0], torch.tensor([(r + 0) / 2, (r + 1) / 2]))
     torch.testing.assert_close(qk_norm_products(SMALL)[0, 0], torch.tensor([(3 / r + 6) / 2, (4 / r + 5) / 2]) * 0.5)
-
-
-def test_the_last_key_is_judged_by_the_last_query():
+    # the last query alone sees the last key
     torch.testing.assert_close(qk_angles(SMALL, position=2)[0, 0], torch.tensor([1.0, 0.5]))
     torch.testing.assert_close(qk_norm_products(SMALL, position=2)[0, 0], torch.tensor([2.0, 7.0]) * 0.5)
 

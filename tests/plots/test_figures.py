@@ -1,9 +1,9 @@
-import math
 from dataclasses import replace
 
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from report.test_tables import REPORT
 from sinkinterp._experiments.book.cards import thumbnail
 from sinkinterp._experiments.shared.lengths import over_length
 
@@ -19,9 +19,9 @@ from sinkinterp.plots.theme import (
     sweep_figure,
     themed,
 )
-from sinkinterp.report.heads import by_position, heads_overview
+from sinkinterp.report.heads import qk_means_by_head, sinks_by_head, sinks_by_position
 from sinkinterp.report.maps import HeadMaps, attention_figure
-from sinkinterp.report.norms import by_kind, residual_norms
+from sinkinterp.report.norms import massive_by_block, norms_by_kind, residual_norms_by_block
 from sinkinterp.runs.trained import training
 from sinkinterp.table import Table
 
@@ -35,19 +35,6 @@ def interval(name, *value_low_high):
     return dict(zip((name, f"{name} low", f"{name} high"), value_low_high, strict=True))
 
 
-HEADS = Table.of(
-    "heads", "",
-    tuple(
-        {"layer": layer, "head": head, **interval("alpha_1", (7 * layer + head) / 100, 0.0, 1.0),
-         "null": 0.1, "sink rate": 0.2, "value ratio": layer + 0.5, "key ratio": head + 0.25}
-        for layer in (1, 4) for head in range(3)
-    ),
-)  # fmt: skip
-RESIDUALS = Table.of(
-    "residuals", "",
-    tuple({"model": model, "block": b, "first token": 10.0 + b, "other tokens": 3.0 + b,
-           **interval("ratio", 4.0 + b, 3.5, 7.0)} for model in ("a", "b") for b in range(3)),
-)  # fmt: skip
 TRAINING = Table.of(
     "training", "",
     tuple({"model": model, "step": step, "valid_loss": 4.0 - step / 10, "sink_1": step / 20,
@@ -59,20 +46,15 @@ SWAPS = Table.of(
            **interval("Sink_t", 0.25, 0.125, 0.75)}
           for name in ("natural", "random") for edit, t in (("none", 1), ("swap", 5), ("swap", 11))),
 )  # fmt: skip
-POSITIONS = Table.of(
-    "positions", "",
-    tuple({"position": p, **interval("sink rate", 0.5 - p / 10, 0.25 - p / 10, 0.875), "alpha": 0.3 - p / 50,
-           "null alpha": 0.1} for p in range(5)),
-)  # fmt: skip
 FIGURES = {
     "attention maps": lambda: attention_figure(
         {name: replace(maps, words=["a", "<b>", " "]) for name, maps in (("plain", PLAIN), ("slot", SLOTTED))}, "maps"
     ),
-    "heads": lambda: heads_overview(HEADS),
-    "residuals": lambda: residual_norms(RESIDUALS),
+    "heads": sinks_by_head(REPORT).plot,
+    "residuals": residual_norms_by_block({"a": REPORT, "b": REPORT}).plot,
     "training": lambda: training(TRAINING),
     "swaps": lambda: swap_chart(SWAPS),
-    "positions": lambda: by_position(POSITIONS),
+    "positions": sinks_by_position(REPORT).plot,
 }
 
 
@@ -124,29 +106,51 @@ def test_a_menu_of_quantities_changes_maps_and_their_colours_but_not_the_slots_c
 
 def test_heads_stand_in_the_row_of_their_layer():
     (trace,) = FIGURES["heads"]().data
-    np.testing.assert_allclose(trace.z, [[0.07, 0.08, 0.09], [0.28, 0.29, 0.30]])
-    assert (list(trace.x), list(trace.y)) == (["0", "1", "2"], ["1", "4"])
-    np.testing.assert_allclose(trace.customdata[1, 2], [0.1, 0.2, 4.5, 2.25])
+    np.testing.assert_allclose(trace.z, [[0.7, 0.1], [0.4, 0.2]], atol=1e-6)
+    assert (list(trace.x), list(trace.y)) == (["0", "1"], ["0", "3"])
+    np.testing.assert_allclose(trace.customdata[1, 1], [0.1, 0.0, 0.9, 1.0], atol=1e-6)  # null, rate, values, keys
 
 
-def test_residuals_draw_first_token_others_and_ratio_of_every_model():
+RESIDUALS = residual_norms_by_block({"a": REPORT, "b": replace(REPORT, residual_norms=REPORT.residual_norms * 3)})
+CURVES = {  # a table, its column across, and the rows and the column of each trace
+    "residuals": (
+        RESIDUALS, "block",
+        [({"model": m}, column) for m in ("a", "b") for column in ("first token", "other tokens", "ratio")],
+    ),
+    "training": (
+        Table.of("t", "", TRAINING.records(), training), "step",
+        [({"model": m}, column) for m in ("a", "b") for column in ("valid_loss", "sink_1", "sink_slot")],
+    ),
+    "positions": (sinks_by_position(REPORT), "position", [({}, c) for c in ("null alpha", "alpha", "sink rate")]),
+    "massive": (massive_by_block(REPORT), "block", [({}, c) for c in ("max |x|", "max / median", "kurtosis")]),
+    "norms": (
+        norms_by_kind(REPORT), "block",
+        [({"tokens": kind, "quantity": what}, "norm") for kind in ("first token", "other sinks", "other tokens")
+         for what in ("residual", "key", "value")],
+    ),
+    "angles": (
+        qk_means_by_head(REPORT), "layer",
+        [({}, f"{what}, {key}") for key in ("first key", "others") for what in ("cosine", "norm product")],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_each_trace_is_a_column_of_its_rows_with_their_intervals(name):
+    table, x, columns = CURVES[name]
+    for trace, (where, column) in zip(table.plot().data, columns, strict=True):
+        rows = table.where(**where)
+        assert list(trace.x) == rows.numbers(x)
+        np.testing.assert_equal(list(trace.y), rows.numbers(column))
+        if f"{column} low" in rows.frame:
+            value, low, high = (np.array(rows.numbers(f"{column}{end}")) for end in ("", " low", " high"))
+            np.testing.assert_equal(bars(trace), ([*high - value], [*value - low]))
+
+
+def test_the_legend_has_each_model_once_and_a_ratio_of_one_is_marked():
     figure = FIGURES["residuals"]()
-    data = figure.data
-    assert [trace.name for trace in data] == ["a"] * 3 + ["b"] * 3
-    assert [(shape.y0, shape.y1) for shape in figure.layout.shapes] == [(1, 1)]  # a ratio of one
-    first, others, ratio = data[3:]
-    assert [list(trace.y) for trace in (first, others, ratio)] == [[10, 11, 12], [3, 4, 5], [4, 5, 6]]
-    assert all(list(trace.x) == [0, 1, 2] for trace in data)
-    assert bars(ratio) == ([3.0, 2.0, 1.0], [0.5, 1.5, 2.5])
-    assert [trace.showlegend for trace in data] == [None, False, False] * 2
-
-
-def test_training_draws_every_quantity_of_every_model_over_steps():
-    data = FIGURES["training"]().data
-    assert len(data) == 2 * 3
-    assert [list(trace.y) for trace in data[:2]] == [[4.0, 3.5, 2.9], [0.0, 0.25, 0.55]]
-    assert all(map(math.isnan, data[2].y))
-    assert all(list(trace.x) == [0, 5, 11] for trace in data)
+    assert [trace.showlegend for trace in figure.data] == [None, False, False] * 2
+    assert [(shape.y0, shape.y1) for shape in figure.layout.shapes] == [(1, 1)]
 
 
 def test_swaps_draw_both_rates_with_their_intervals_in_the_panel_of_their_input():
@@ -164,15 +168,6 @@ def test_swaps_show_the_papers_values_as_hollow_marks_where_they_are_known():
     known = Table.of("", "", tuple(row | {"paper Sink_1": 0.625} for row in SWAPS.records()))
     marks = [trace for trace in swap_chart(known).data if trace.type == "scatter"]
     assert [(list(mark.y), mark.marker.symbol) for mark in marks] == [([0.625] * 3, "circle-open")] * 2
-
-
-def test_positions_draw_importance_null_and_rate():
-    null, alpha, rate = FIGURES["positions"]().data
-    assert list(alpha.x) == list(null.x) == list(rate.x) == [0, 1, 2, 3, 4]
-    assert list(alpha.y) == POSITIONS.frame["alpha"].tolist()
-    assert list(null.y) == [0.1] * 5
-    assert bars(rate)[0] == pytest.approx([0.375, 0.475, 0.575, 0.675, 0.775])
-    assert bars(rate)[1] == pytest.approx([0.25] * 5)
 
 
 def test_models_keep_one_colour_and_the_palette_never_ends():
@@ -199,12 +194,6 @@ def test_a_small_figure_of_bars_in_groups_names_the_groups():
     assert (ticks.ticktext, ticks.tickvals) == (("one", "a-model-<br>with-a-<br>long-name"), (0.5, 2.0))
 
 
-KINDS = Table.of(
-    "norms", "n=7",
-    tuple({"quantity": quantity, "block": block, "tokens": kind, **interval("norm", size + block, size, 9.0 + size)}
-          for quantity, size in (("residual", 100.0), ("key", 10.0), ("value", 1.0))
-          for kind in ("first <b>", "others") for block in range(3)),
-)  # fmt: skip
 LENGTHS = Table.of(
     "lengths", "n=7",
     tuple({"model": model, "T": t, "epsilon": e, **interval("Sink_1", e / 2, e / 4, e), "null": e / 8, "n": 7}
@@ -216,16 +205,6 @@ SWEEP = Table.of(
            **interval("control rate", 0.3, 0.2, 0.375), "null": 0.1}
           for model in ("a", "b") for i, edit in enumerate(("none", "clamp", "drop"))),
 )  # fmt: skip
-
-
-def test_norms_have_a_panel_per_quantity_and_a_line_per_kind():
-    figure = by_kind(KINDS)
-    assert [(trace.name, trace.xaxis) for trace in figure.data] == [
-        (name, axis) for name in ("first &lt;b&gt;", "others") for axis in ("x", "x2", "x3")
-    ]
-    assert [list(trace.y) for trace in figure.data[:3]] == [[100, 101, 102], [10, 11, 12], [1, 2, 3]]
-    assert bars(figure.data[1]) == ([9.0, 8.0, 7.0], [0.0, 1.0, 2.0])
-    assert (figure.layout.xaxis.title.text, figure.layout.xaxis2.title.text) == ("block (0: embedding)", "layer")
 
 
 @pytest.mark.parametrize(
@@ -313,5 +292,5 @@ def test_swaps_draw_the_null_on_every_bar():
 
 
 def test_captions_end_in_the_protocol():
-    for figure in (by_kind(KINDS), over_length(LENGTHS), sweep_figure(SWEEP, "edit", ["rate"])):
+    for figure in (over_length(LENGTHS), sweep_figure(SWEEP, "edit", ["rate"])):
         assert caption_of(figure).endswith("n=7") and len(caption_of(figure)) > 20

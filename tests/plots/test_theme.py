@@ -4,12 +4,8 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 from hypothesis import given, settings, strategies as st
-from plots.test_figures import interval
 
 from sinkinterp.plots.theme import COLOURS, DARK, LIGHT, caption_of, model_numbers, themed, translation
-from sinkinterp.report.heads import by_layer
-from sinkinterp.report.norms import by_block
-from sinkinterp.table import Table
 
 THEMES = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 SIGHTS = {
@@ -112,34 +108,6 @@ def test_a_model_that_ships_keeps_its_colour_whatever_stands_beside_it(name, oth
 def test_more_models_than_colours_share_some():
     numbers = model_numbers([f"m{i}" for i in range(20)])
     assert len(numbers) == 20 and set(numbers.values()) == set(range(len(COLOURS)))
-
-
-CONTRASTS = Table.of(
-    "contrasts", "n=7",
-    tuple({"layer": layer, "head": head, "cosine, first key": layer / 10, "cosine, others": -head / 10,
-           "norm product, first key": 2.0 + head, "norm product, others": 3.0 + layer}
-          for layer in (1, 4) for head in range(3)),
-)  # fmt: skip
-MASSIVE = Table.of(
-    "massive", "n=7",
-    tuple({"block": b, **interval("max |x|", 10.0**b, 0.5, 2000.0), **interval("max / median", 2.0, 1.0, 3.0),
-           **interval("kurtosis", 3.0 + b, 3.0, 6.0), "usual entry": "position 0, <i>"} for b in range(3)),
-)  # fmt: skip
-
-
-def test_every_head_is_a_point_beside_its_key():
-    first, products, others, _ = by_layer(CONTRASTS).data
-    assert list(first.x) == [1, 1, 1, 4, 4, 4] and list(first.y) == [0.1] * 3 + [0.4] * 3
-    assert list(products.y) == [2, 3, 4] * 2 and list(others.y) == pytest.approx([0, -0.1, -0.2] * 2)
-    assert first.text[4] == "layer 4, head 1"
-
-
-def test_massive_activations_are_drawn_by_block_each_on_its_own_axis():
-    figure = by_block(MASSIVE)
-    peak, ratio, kurtosis = figure.data
-    assert [list(trace.y) for trace in (peak, ratio, kurtosis)] == [[1, 10, 100], [2, 2, 2], [3, 4, 5]]
-    assert (figure.layout.yaxis.type, figure.layout.yaxis2.type) == ("log", "linear")
-    assert peak.text[0] == "position 0, &lt;i&gt;"
 
 
 @pytest.mark.parametrize(
