@@ -264,13 +264,3 @@ def test_a_page_under_a_limit_has_exact_cells():
 )
 def test_an_atlas_of_wrong_tokens_or_options_is_refused(tokens, options):
     refused(lambda: atlas(subject_of("gpt2"), tokens, **options))
-
-
-def test_the_page_says_summary_first_and_protocol_last():
-    html = atlas_page(atlas(subject_of("gpt2"), TOKENS))
-    assert "Is there a sink on the first token?" in html and '"protocol":"model: ' in html
-
-
-def test_a_view_takes_pairs_of_layer_and_head():
-    page = si.view(subject_of("gpt2"), TOKENS, heads=[(2, 3), (0, 1)], open_browser=False)
-    assert about(page.html)["maps"] == [[0, 1], [2, 3]]

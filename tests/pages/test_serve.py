@@ -63,11 +63,6 @@ def test_a_page_of_another_host_can_neither_read_it_nor_ask(server):
     assert ask(server, [1], Origin=f"http://localhost:{port}")[0] == 200
 
 
-def test_two_pages_have_two_ports(server):
-    with serve.server_of(b"") as other:
-        assert other.server_port != server.server_port
-
-
 def test_serving_ends_with_an_interrupt():
     def interrupt(address):
         raise KeyboardInterrupt

@@ -143,12 +143,6 @@ def test_the_protocol_leaves_out_what_is_not_known():
 EVERYTHING = replace(REPORT, extras=REPORT.extras | WITH.extras)
 
 
-def test_views_are_those_whose_metrics_were_measured():
-    assert not any(view.needs for view in views_of(replace(REPORT, extras={})))
-    only_ranks = replace(REPORT, extras={UPDATE_RANK.name: REPORT.extra(UPDATE_RANK)})
-    assert [view.needs for view in views_of(only_ranks) if view.needs] == [(UPDATE_RANK,)]
-
-
 def test_every_view_makes_a_table_that_is_shown_somewhere():
     for view in views_of(EVERYTHING):
         assert view.in_terminal or view.heading or view.name
