@@ -219,7 +219,6 @@ TYPED = {
         "report.extra(NEXT_TOKEN_LOSS)",
         "si.measure(llama, T, instruments=si.measurement.instruments.ALL).extra(NEXT_TOKEN_LOSS)",
     ),
-    "give the metric itself": ("report.extra('los')", "full.extra(NEXT_TOKEN_LOSS)"),
     "needs what {} measures; measure with": ("report.plot('angles')", "full.plot('angles')"),
     "leave the tokens out, or give the models": (
         "si.compare(report, report, T)", "[si.compare(report, report), si.compare(llama, subject_of('gpt2'), T)]",
@@ -255,9 +254,6 @@ TYPED = {
         "si.Report.load(written('b.safetensors', 'x'))", "[report.save(tmp / 'c.safetensors'), si.Report.load(tmp / 'c.safetensors')]",
     ),
     "give what Report.to_dict made": ("si.Report.from_dict({})", "si.Report.from_dict(report.to_dict())"),
-    "give what Report.save wrote": (
-        "si.Report.from_dict({'tables': []})", "[report.save(tmp / 'd.json'), si.Report.load(tmp / 'd.json')]",
-    ),
     "exists; choose another place, or add --force": (
         "check_writable(written('e.txt', 'x'), force=False)",
         "[check_writable(written('e.txt', 'x')), check_writable(tmp / 'f.txt', force=False)]",

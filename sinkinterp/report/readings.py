@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
@@ -134,14 +133,11 @@ class Readings:
 
     def extra(self, metric: AnyMetric | str) -> Tensor:
         """The answer to an instrument's metric, or to that of a name. Raises InputError where it was not measured."""
-        if isinstance(metric, str) and metric in self.extras:
-            return self.extras[metric]
-        if not isinstance(metric, AnyMetric):
-            fix = "give the metric itself, such as sinkinterp.metrics.metric.NEXT_TOKEN_LOSS, or read report.extras"
-            raise InputError(f"{metric!r:.40} is not a metric{nearest(metric, self.extras)}; {fix}")
-        if not self.has(metric):
-            raise InputError(f"{metric.name} was not measured; measure with instruments=si.measurement.instruments.ALL")
-        return self.extras[metric.name]
+        name = metric.name if isinstance(metric, AnyMetric) else metric
+        if name not in self.extras:
+            fix = "measure with instruments=si.measurement.instruments.ALL"
+            raise InputError(f"{name!r:.40} was not measured{nearest(name, self.extras)}; {fix}")
+        return self.extras[name]
 
     def has(self, metric: AnyMetric) -> bool:
         """Whether a metric of an instrument was measured."""
@@ -228,20 +224,16 @@ class Readings:
 
         Raises InputError for any other file, and for a damaged one.
         """
-        if isinstance(path, str | PathLike):
-            check_is_file(Path(path))
-        try:
-            if Path(path).suffix.lower() == ".json":
-                return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        path = path_of(path, "a saved report")
+        check_is_file(path)
+        fix = "give a .safetensors or .json file that Report.save wrote"
+        with refusal(f"{path} is not a saved report", fix, (Exception, InputError)):
+            if path.suffix.lower() == ".json":
+                return cls(**_fields(*_from_json(json.loads(path.read_text(encoding="utf-8")))))
             with safe_open(path, framework="pt") as file:
                 about = json.loads((file.metadata() or {})[_METADATA])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             return cls(**_fields(about, tensors))
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from error
-        except Exception as error:
-            what = f"{path} is not a saved report; give a .safetensors or .json file that Report.save wrote"
-            raise InputError(what) from error
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready copy, with the numbers that JSON cannot hold as text, and their digest.
@@ -255,10 +247,8 @@ class Readings:
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
         """The inverse of `to_dict`. Raises InputError for anything else, and for numbers that are not the digest's."""
-        with refusal("this is not a report", "give what Report.to_dict made", _NOT_A_REPORT):
-            about = {name: value for name, value in plain.items() if name != "tensors"}
-            tensors = {name: _tensor(**tensor) for name, tensor in plain.get("tensors", {}).items()}
-            return cls(**_fields(about, tensors))
+        with refusal("this is not a report", "give what Report.to_dict made", (Exception, InputError)):
+            return cls(**_fields(*_from_json(plain)))
 
     def to_pandas(self) -> Any:
         """One row per sequence, layer, head and position: a pandas DataFrame, without padding.
@@ -291,7 +281,6 @@ _METADATA = "sinkinterp"  # the entry of a file's metadata that holds what is no
 DIGEST = "digest"  # of all that a file or dictionary holds: `load` and `from_dict` notice what was changed
 _CONTENT = ("positions", "attention_layers", "protocol")
 _BY_POSITION = ("importance", "raw_importance", "null", "bias_null")
-_NOT_A_REPORT = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
 
 
 def writer_of(path: Path | str) -> Callable[[Readings], bytes]:
@@ -332,10 +321,8 @@ def _about(readings: Readings) -> dict[str, Any]:
 
 def _fields(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """The fields of a report that was written. Raises InputError for other numbers than its digest's."""
-    if unknown := about.keys() - {DIGEST, *_CONTENT}:
-        is_table = not unknown.isdisjoint(("tables", "rows"))
-        what = "the JSON of a table; give what Report.save wrote" if is_table else ", ".join(map(str, about))
-        raise InputError(f"it is damaged, or not a report: it holds {what}")
+    if about.keys() - {DIGEST, *_CONTENT}:
+        raise InputError(f"it holds {', '.join(map(str, about))}, as a table or a damaged file does")
     if about.get(DIGEST) not in (None, _digest(about, tensors)):
         raise InputError("it is damaged: its numbers are not those that were written")
     own = {name: tensor for name, tensor in tensors.items() if not name.startswith(EXTRA)}
@@ -348,6 +335,12 @@ def _fields(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
         "protocol": Protocol(**about["protocol"] | {"edits": tuple(about["protocol"]["edits"])}),
         "extras": {name.removeprefix(EXTRA): value for name, value in tensors.items() if name.startswith(EXTRA)},
     }
+
+
+def _from_json(plain: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What is not a tensor, and the tensors, of what `to_dict` made."""
+    tensors = {name: _tensor(**tensor) for name, tensor in plain.get("tensors", {}).items()}
+    return {name: value for name, value in plain.items() if name != "tensors"}, tensors
 
 
 def _tensor_dict(tensor: Tensor) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import torch
 from report.test_tables import ALPHA, REPORT, TOKENS, WITH, N, T
 from sinkinterp._experiments.shared.lengths import sinks_by_length
 
-from sinkinterp.metrics.residuals import MASSIVE_ENTRIES, UPDATE_RANK
+from sinkinterp.metrics.residuals import MASSIVE_ENTRIES
 from sinkinterp.report.explanation import graph
 from sinkinterp.report.heads import sinks_by_token
 from sinkinterp.report.norms import norms_by_kind, token_kinds
