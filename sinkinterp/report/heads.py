@@ -66,22 +66,24 @@ def score_gaps_by_head(report: Readings, epsilon: float = 0.3) -> Table:
     The score gap of the first key over the others is split into what the cosine and what the norms explain. Raises
     InputError where the instrument GEOMETRY was not measured.
     """
-    angles = report.extra(QK_ANGLES)
-    gap, by_angle, by_norms = score_gap(angles, report.extra(QK_NORM_PRODUCTS))
+    angles, products = report.extra(QK_ANGLES), report.extra(QK_NORM_PRODUCTS)
+    gap, by_angle, by_norms = score_gap(angles, products)
 
     def row(i: int, head: int) -> dict[str, Cell]:
+        cells: dict[str, Cell] = {ALPHA_1: report.alpha()[:, i, head].nanmean().item()}
+        for j, key in enumerate(KEYS):
+            cells |= mean_cells(f"{COSINE}, {key}", angles[:, i, head, j], COSINE_RANGE)
+            cells[f"{NORM_PRODUCT}, {key}"] = products[:, i, head, j].nanmean().item()
         return {
-            ALPHA_1: report.alpha()[:, i, head].mean().item(),
-            **mean_cells("cos, first key", angles[:, i, head, 0], COSINE_RANGE),
-            **mean_cells("cos, others", angles[:, i, head, 1], COSINE_RANGE),
+            **cells,
             **mean_cells("score gap", gap[:, i, head]),
             "by angle": by_angle[:, i, head].nanmean().item(),
             "by norms": by_norms[:, i, head].nanmean().item(),
         }
 
-    explained = "gap: mean cosine times mean product of lengths, the first key's less the others'"
-    note = f"{protocol_note(report, epsilon)}; {explained}; by angle + by norms"
-    return Table.of("Angle or length? Queries and the first key per head", note, rows_by_head(report, row))
+    explained = "gap: mean cosine times mean product of lengths, the first key's less the others'; by angle + by norms"
+    note = f"{protocol_note(report, epsilon)}; {explained}; {SCALED}"
+    return Table.of("Angle or length? Queries and the first key per head", note, rows_by_head(report, row), by_layer)
 
 
 def writes_by_head(report: Readings, epsilon: float = 0.3) -> Table:
@@ -183,37 +185,12 @@ def heads_overview(table: Table) -> go.Figure:
 KIND = "kind of sink"
 COSINE, NORM_PRODUCT = maps.COSINE.name, maps.NORM_PRODUCT.name
 SCALED = "norm product: |q| |k| times the scale of the scores, the score at a cosine of 1; bias and softcap left out"
-FIRST_KEY, OTHER_KEYS = "first key", "others"
-KEYS = (FIRST_KEY, OTHER_KEYS)
+KEYS = ("first key", "others")
 UNITS = {COSINE: maps.COSINE.title, NORM_PRODUCT: f"{maps.NORM_PRODUCT.title} (units of the score)"}
-QUANTITIES = {COSINE: QK_ANGLES, NORM_PRODUCT: QK_NORM_PRODUCTS}  # the metric with means over pairs
-
-
-def qk_means_by_head(report: Readings, epsilon: float = 0.3) -> Table:
-    """Per head, mean cosine and mean norm product (times the scale) of queries with the first key, and with others.
-
-    Raises InputError where the instrument GEOMETRY was not measured.
-    """
-    means = {name: report.extra(metric).nanmean(0) for name, metric in QUANTITIES.items()}
-    alpha = report.alpha().nanmean(0)
-
-    def row(i: int, head: int) -> dict[str, Cell]:
-        cells: dict[str, Cell] = {ALPHA_1: alpha[i, head].item()}
-        for name, mean in means.items():
-            cells[mean_of(name, FIRST_KEY)], cells[mean_of(name, OTHER_KEYS)] = mean[i, head].tolist()
-        return cells
-
-    note = f"{protocol_note(report, epsilon)}; {SCALED}"
-    return Table.of("The first key beside the others", note, rows_by_head(report, row), by_layer)
-
-
-def mean_of(quantity: str, key: str) -> str:
-    """The column with a quantity's mean over queries, for one of `KEYS`."""
-    return f"{quantity}, {key}"
 
 
 def by_layer(table: Table) -> go.Figure:
-    """Mean cosine and norm product with the first key and with others, a point per head; `qk_means_by_head`."""
+    """Mean cosine and norm product with the first key and with others, a point per head; from `score_gaps_by_head`."""
     figure = make_subplots(1, 2, subplot_titles=list(UNITS.values()), horizontal_spacing=0.12)
     places = zip(table.frame[LAYER], table.frame[HEAD], strict=True)
     heads = [f"layer {layer}, head {head}" for layer, head in places]
@@ -223,12 +200,12 @@ def by_layer(table: Table) -> go.Figure:
         about = {"name": key, "legendgroup": key, "offsetgroup": key, "line": {"color": colour(i), "width": 1}}
         about |= {"marker": {"color": colour(i), "size": 6, "symbol": ("circle", "square")[i]}}
         for j, quantity in enumerate(UNITS):
-            y, place = table.numbers(mean_of(quantity, key)), {"row": 1, "col": j + 1}
+            y, place = table.numbers(f"{quantity}, {key}"), {"row": 1, "col": j + 1}
             figure.add_box(
                 x=table.frame[LAYER].tolist(), y=y, fillcolor=faded(colour(i)), **about, **points, **said, **place
             )
     figure.update_xaxes(title="layer", type="category")
-    products = [value for key in KEYS for value in table.numbers(mean_of(NORM_PRODUCT, key))]
+    products = [value for key in KEYS for value in table.numbers(f"{NORM_PRODUCT}, {key}")]
     figure.update_yaxes(title=UNITS[COSINE], range=[-1.05, 1.05], zeroline=True, row=1, col=1)
     figure.update_yaxes(title=UNITS[NORM_PRODUCT], **positive_axis(products), row=1, col=2)
     figure.update_layout(boxmode="group")

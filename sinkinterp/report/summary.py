@@ -49,15 +49,12 @@ def quantities(report: Readings, epsilon: float, places: Iterable[int] = ()) -> 
 
     places: later positions whose rate is one of them, if it was measured.
     """
-    rate_nulls = report.null_sink_rate(0, epsilon), report.bias_sink_rate(0, epsilon)
     alpha_nulls = report.null_alpha().nanmean().item(), report.bias_alpha().nanmean().item()
     has_proxies = not same_numbers(report.raw_importance, report.importance)
     off, by_block = report.off_sequence, report.residual_ratio()
     largest, values, keys = by_block[:, int(by_block.mean(0).argmax())], report.value_ratio(), report.key_ratio()
-    rates = sink_rate(report.alpha(), epsilon)
     found = [
-        Quantity(f"Sink_1 at epsilon {epsilon} (position 0)", rates, *rate_nulls, is_rate=True, ends=SHARES),
-        *(_rate_at(report, epsilon, at) for at in places if at in report.positions),
+        *(_rate_at(report, epsilon, at) for at in (0, *places) if at in report.positions),
         Quantity("alpha_1, mean over heads", report.alpha().mean((1, 2)), *alpha_nulls, ends=SHARES),
         Quantity("alpha_1 of raw weights", report.raw_alpha().mean((1, 2)), is_telling=has_proxies),
         *_of_slot(report, epsilon),
@@ -77,8 +74,9 @@ def quantities(report: Readings, epsilon: float, places: Iterable[int] = ()) -> 
 
 def _rate_at(report: Readings, epsilon: float, at: int) -> Quantity:
     nulls = report.null_sink_rate(at, epsilon), report.bias_sink_rate(at, epsilon)
-    rates, name = sink_rate(report.alpha(at), epsilon), f"Sink_{at + 1} at epsilon {epsilon} (position {at}, p{at + 1})"
-    return Quantity(name, rates, *nulls, is_rate=True, ends=SHARES)
+    place = f"position {at}, p{at + 1}" if at else "position 0"
+    rates = sink_rate(report.alpha(at), epsilon)
+    return Quantity(f"Sink_{at + 1} at epsilon {epsilon} ({place})", rates, *nulls, is_rate=True, ends=SHARES)
 
 
 def same_numbers(a: Tensor, b: Tensor) -> bool:
@@ -158,13 +156,10 @@ def sink_verdict(report: Readings, epsilon: float = 0.3, token_text: TokenText =
     is_one = report.protocol.sequences == 1
     unit = "(layer, head)" if is_one else "(sequence, layer, head)"
     edits = " and ".join(f" with {edit.partition(' [')[0]}" for edit in report.protocol.edits)  # without its code
-    claim = _claim(_rate_exceeds(report, epsilon), _mean_exceeds(report))
-    if at:
-        claim = f"has its sink on position {at} (p{at + 1}, Sink_{at + 1}), and none to speak of on its first token"
     return (
-        f"{public_name(report.protocol.model)}{edits} {claim}"
+        f"{public_name(report.protocol.model)}{edits} {_claim(report, epsilon, at)}"
         f"{', in this one text' if is_one else ''}: it receives {_share(alpha)} of the attention, mean over heads "
-        f"(uniform attention: {_share(uniform)}), and {_percent(rate)} of all {unit} give it more than {epsilon:g} "
+        f"(uniform attention: {_share(uniform)}), and {rate:.1%} of all {unit} give it more than {epsilon:g} "
         f"(uniform: {null:.1%}). Head {head} of layer {report.attention_layers[i]} looks at it most: it gives "
         f"{strongest:.2f} (uniform: {of_uniform:.2f})"
         f"{_slot_clause(report, epsilon)}{_later_clause(report, epsilon, at, token_text)}."
@@ -194,7 +189,11 @@ def with_short_note(table: Table, report: Readings, epsilon: float = 0.3) -> Tab
     return replace(table, note=note.replace(report.protocol.line(), short))
 
 
-def _claim(rate_exceeds: bool | None, mean_exceeds: bool) -> str:
+def _claim(report: Readings, epsilon: float, at: int) -> str:
+    """Says if there is a sink, at `at`."""
+    if at:
+        return f"has its sink on position {at} (p{at + 1}, Sink_{at + 1}), and none to speak of on its first token"
+    rate_exceeds, mean_exceeds = _rate_exceeds(report, epsilon), _mean_exceeds(report)
     if rate_exceeds is None and mean_exceeds:
         return "has a sink on its first token by the mean alone, since the texts are too short for a rate"
     if rate_exceeds and mean_exceeds:
@@ -226,10 +225,6 @@ def _share(value: Estimate) -> str:
 
 def _exceeds(rate: Estimate, null: float) -> bool:
     return rate.mean >= SOME and (rate.mean if isnan(rate.low) else rate.low) > null
-
-
-def _percent(rate: Estimate) -> str:
-    return f"{rate.mean:.1%}" + ("" if isnan(rate.low) else f" [{rate.low:.1%}, {rate.high:.1%}]")
 
 
 def _slot_clause(report: Readings, epsilon: float) -> str:

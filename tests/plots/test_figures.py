@@ -19,7 +19,7 @@ from sinkinterp.plots.theme import (
     sweep_figure,
     themed,
 )
-from sinkinterp.report.heads import qk_means_by_head, sinks_by_head, sinks_by_position
+from sinkinterp.report.heads import score_gaps_by_head, sinks_by_head, sinks_by_position
 from sinkinterp.report.maps import HeadMaps, attention_figure
 from sinkinterp.report.norms import massive_by_block, norms_by_kind, residual_norms_by_block
 from sinkinterp.runs.trained import training
@@ -129,7 +129,7 @@ CURVES = {  # a table, its column across, and the rows and the column of each tr
          for what in ("residual", "key", "value")],
     ),
     "angles": (
-        qk_means_by_head(REPORT), "layer",
+        score_gaps_by_head(REPORT), "layer",
         [({}, f"{what}, {key}") for key in ("first key", "others") for what in ("cosine", "norm product")],
     ),
 }  # fmt: skip
@@ -142,7 +142,7 @@ def test_each_trace_is_a_column_of_its_rows_with_their_intervals(name):
         rows = table.where(**where)
         assert list(trace.x) == rows.numbers(x)
         np.testing.assert_equal(list(trace.y), rows.numbers(column))
-        if f"{column} low" in rows.frame:
+        if trace.type == "scatter" and f"{column} low" in rows.frame:
             value, low, high = (np.array(rows.numbers(f"{column}{end}")) for end in ("", " low", " high"))
             np.testing.assert_equal(bars(trace), ([*high - value], [*value - low]))
 

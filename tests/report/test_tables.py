@@ -9,7 +9,6 @@ from refusals import refused
 
 from sinkinterp.report.heads import (
     followed,
-    qk_means_by_head,
     score_gaps_by_head,
     sinks_by_epsilon,
     sinks_by_token,
@@ -60,7 +59,8 @@ def test_the_score_gap_is_split_by_hand_and_becomes_a_frame_with_its_note():
     table = score_gaps_by_head(REPORT)
     assert [(row["layer"], row["head"]) for row in table.records()] == [(0, 0), (0, 1), (3, 0), (3, 1)]
     # 0.8 * 10 - 0.2 * 5 = 7 = (0.8 - 0.2) * (10 + 5) / 2 + (10 - 5) * (0.8 + 0.2) / 2
-    assert [table.records()[0][name] for name in ("score gap", "by angle", "by norms")] == pytest.approx([7, 4.5, 2.5])
+    columns = ("score gap", "by angle", "by norms", "cosine, first key", "cosine, others", "norm product, others")
+    assert [table.records()[0][name] for name in columns] == pytest.approx([7, 4.5, 2.5, 0.8, 0.2, 5])
     assert len(table.frame) == 4 and table.note.startswith("toy: n=3, T=11")
 
 
@@ -135,10 +135,3 @@ def test_entries_are_told_by_place_most_frequent_first():
     assert (first["position"], first["channel"], first["token"], first["in sequences"]) == (0, 7, "<99>", 4)
     assert (first["mean value"], first["largest |value|"]) == (-896 / 4, 500)
     assert (second["position"], second["in sequences"], second["token"]) == (1, 2, "2 different")
-
-
-def test_contrasts_hold_the_first_key_and_the_others():
-    row = qk_means_by_head(REPORT).records()[3]
-    assert (row["layer"], row["head"]) == (3, 1)
-    values = [row[f"{what}, {key}"] for what in ("cosine", "norm product") for key in ("first key", "others")]
-    assert values == pytest.approx([0.8, 0.2, 10, 5])
