@@ -4,7 +4,6 @@ The page asks its own server, and nothing else. Its figures are those of `view`.
 both exchange, and checks every answer by them. `question_of` checks what comes back.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -148,16 +147,9 @@ class AnswerData:
 
 
 def question_of(plain: Any) -> Question:
-    """The question that JSON asks. A number that is too large for any edit is infinite, which `edit_of` refuses.
-
-    Raises InputError for anything else.
-    """
+    """The question that JSON asks. Raises InputError for anything else."""
     check_question(plain)
-    edits = [
-        EditData(edit["kind"], [float(n) if abs(n) < LARGEST else math.inf for n in edit["numbers"]])
-        for edit in plain.get("edits", [])
-    ]
-    return Question(plain["prompt"], edits, plain.get("other", ""))
+    return Question(plain["prompt"], [EditData(**edit) for edit in plain.get("edits", [])], plain.get("other", ""))
 
 
 @refusing
@@ -210,8 +202,8 @@ def edit_of(data: EditData, shape: ModelShape) -> Edit:
 
 
 def _fitting(name: str, value: float) -> int | float:
-    finite_number(value, name, above=-LARGEST, below=LARGEST)
-    return value if name == REAL else whole_number(int(value) if value.is_integer() else value, name, 0)
+    number = finite_number(value, name, above=-LARGEST, below=LARGEST)
+    return number if name == REAL else whole_number(int(number) if number.is_integer() else number, name, 0)
 
 
 MOST_TOKENS = 256

@@ -33,13 +33,14 @@ def for_paper(figure: go.Figure, width: float, height: float | None = None) -> g
     """The figure in a size in inches. Attention maps become a grid: of every head that was asked for by name."""
     check_size(width, height)
     tiles = _tiles(figure)
+    pixels = None if height is None else height * PER_INCH
     if tiles:
-        return _grid(tiles, figure, width * PER_INCH, None if height is None else height * PER_INCH)
+        return _grid(tiles, figure, width * PER_INCH, pixels)
     on_screen = (figure.layout.height or 550) - (figure.layout.margin.t or 80) + TOP
-    drawn, font = without_menus(figure), {"size": LARGEST}
-    drawn.layout.title = {}
+    drawn, font = go.Figure(figure), {"size": LARGEST}
+    drawn.layout.title, drawn.layout.updatemenus, drawn.layout.sliders = {}, (), ()
     drawn.update_layout(
-        width=width * PER_INCH, height=on_screen if height is None else height * PER_INCH, font=font,
+        width=width * PER_INCH, height=pixels or on_screen, font=font,
         margin={"l": 8, "r": 8, "t": TOP, "b": 8}, paper_bgcolor="white",
     )  # fmt: skip
     for axes in (drawn.update_xaxes, drawn.update_yaxes):
@@ -47,15 +48,6 @@ def for_paper(figure: go.Figure, width: float, height: float | None = None) -> g
     bar = {"thickness": BAR, "lenmode": "fraction", "len": 1, "tickfont": font, "title": {"font": font}}
     drawn.update_coloraxes(colorbar=bar)
     return drawn.update_annotations(font=font)
-
-
-def without_menus(figure: go.Figure) -> go.Figure:
-    """A copy without menus and sliders, and without the room that menus take."""
-    drawn, room = go.Figure(figure), 40 * len(figure.layout.updatemenus)
-    drawn.layout.updatemenus, drawn.layout.sliders = (), ()
-    if room:
-        drawn.update_layout(height=figure.layout.height - room, margin={"t": figure.layout.margin.t - room})
-    return drawn
 
 
 @dataclass(frozen=True)

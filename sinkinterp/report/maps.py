@@ -87,54 +87,48 @@ def attention_figure(panels: Mapping[str, HeadMaps], title: str, note: str = "",
     All panels have the same heads. If all have the same tokens, only the first one has the labels of the queries.
     """
     first, *_ = panels.values()
-    labels = [_labels(maps) for maps in panels.values()]
-    is_shared = all(each == labels[0] for each in labels)
+    names, labels = list(map(escaped, panels)), [_labels(maps) for maps in panels.values()]
+    is_shared, longest = all(each == labels[0] for each in labels), max(map(len, labels))
     spacing = 0.06 if is_shared else 0.6 / (len(panels) + 3)
-    about = {"subplot_titles": list(map(escaped, panels)), "horizontal_spacing": spacing}
-    figure = make_subplots(1, len(panels), **about)
+    figure = make_subplots(1, len(panels), subplot_titles=names, horizontal_spacing=spacing)
     shown = 0 if first.alpha is None else int(np.argmax(first.alpha))
     quantities = [q for q in QUANTITIES if all(q.name in maps.values for maps in panels.values())]
-    places = [(maps, i, column) for column, maps in enumerate(panels.values(), 1) for i in range(len(maps.heads))]
-    digits = {each.name: each.decimals for each in quantities}
-    data = {name: [_rows(maps.values[name][i], n) for maps, i, _ in places] for name, n in digits.items()}
-    traces = [
-        _heatmap(weights, _hover(maps, i), labels[column - 1], i == shown)
-        for weights, (maps, i, column) in zip(data[WEIGHT.name], places, strict=True)
-    ]
-    slots = [(maps.slot[i], i, column) for maps, i, column in places if maps.slot is not None]
-    traces += [_slot(weights, labels[column - 1], i == shown) for weights, i, column in slots]
-    n_maps, has_slot = len(places), bool(slots)
-    traces_of, columns = ([place[k] for place in (*places, *slots)] for k in (1, 2))
-    names, heads = [escaped(name) for name in panels], [f"{layer}.{head}" for layer, head in first.heads]
-    for trace, head, column in zip(traces, traces_of, columns, strict=True):
-        trace.meta = {PANEL: names[column - 1], HEAD_OF: heads[head]}
-    figure.add_traces(traces, rows=[1] * len(traces), cols=columns)
-    height = min(HIGHEST, max(LOWEST, 22 * max(map(len, labels))))
+    data = {q: [_rows(z, q.decimals) for maps in panels.values() for z in maps.values[q.name]] for q in quantities}
+    weights, slots = iter(data[WEIGHT]), []
+    for column, (name, maps, words) in enumerate(zip(names, panels.values(), labels, strict=True), 1):
+        for i, (layer, head) in enumerate(maps.heads):
+            about = {"y": words, "visible": i == shown, "meta": {PANEL: name, HEAD_OF: f"{layer}.{head}"}}
+            figure.add_trace(_heatmap(next(weights), _hover(maps, i), x=words, **about), 1, column)
+            if maps.slot is not None:
+                slots.append((_slot(maps.slot[i], **about), column))
+    n_maps, has_slot = len(figure.data), bool(slots)
+    for trace, column in slots:
+        figure.add_trace(trace, 1, column)
+    height = min(HIGHEST, max(LOWEST, 22 * longest))
     if len(panels) > 1:  # squares, whose side is what the page's width leaves to each
-        squares = max(map(len, labels)) / (max(map(len, labels)) + 2 * has_slot)
+        squares = longest / (longest + 2 * has_slot)
         height = min(height, int(squares * WIDE * (1 - spacing * (len(panels) - 1)) / len(panels)))
     for column, (maps, words) in enumerate(zip(panels.values(), labels, strict=True), 1):
-        place = {"row": 1, "col": column}
         across, down = _axes(maps, words, [SLOT, GAP] if has_slot else [], height)
-        figure.update_xaxes(title="key", **across, **place)
+        figure.update_xaxes(title="key", **across, row=1, col=column)
         are_named = {"showticklabels": column == 1 or not is_shared, "title": "query" if column == 1 else ""}
-        figure.update_yaxes(scaleanchor=f"x{column if column > 1 else ''}", **are_named, **down, **place)
+        figure.update_yaxes(scaleanchor=f"x{column if column > 1 else ''}", **are_named, **down, row=1, col=column)
     menus = []
     if len(first.heads) > 1:
-        visible = [{"visible": [i == chosen for i in traces_of]} for chosen in range(len(first.heads))]
+        heads = [trace.meta[HEAD_OF] for trace in figure.data]
+        visible = [{"visible": [of == head for of in heads]} for head in dict.fromkeys(heads)]
         named = zip(_names(panels), visible, strict=True)
         menus.append(_menu(0, shown, [{"label": n, "method": "restyle", "args": [args]} for n, args in named]))
     if len(quantities) > 1:
-        buttons = [_quantity_button(quantity, data[quantity.name], list(range(n_maps))) for quantity in quantities]
+        buttons = [_quantity_button(quantity, data[quantity], list(range(n_maps))) for quantity in quantities]
         menus.append(_menu(len(menus), 0, buttons))
-    as_high: dict[str, Any] = {"lenmode": "pixels", "len": height, "y": 1, "yanchor": "top"}
-    if len(panels) == 1:  # the map is as high as the figure's inside
-        as_high = {"lenmode": "fraction", "len": 1, "ypad": 0}
-    beside = {"text": quantities[0].name, "side": "right"}
-    colour_bar = {"colorbar": {"title": beside, "thickness": 12, **as_high}}
-    figure.update_layout(coloraxis={**_colours(quantities[0]), **colour_bar}, updatemenus=menus)
-    if len(panels) == 1:  # a map is a square, and its colour bar stands beside it
+    bar: dict[str, Any] = {"title": {"text": quantities[0].name, "side": "right"}, "thickness": 12}
+    if len(panels) == 1:  # a map is a square as high as the figure's inside, and its colour bar stands beside it
+        bar |= {"lenmode": "fraction", "len": 1, "ypad": 0}
         figure.update_layout(width=height + BESIDE)
+    else:
+        bar |= {"lenmode": "pixels", "len": height, "y": 1, "yanchor": "top"}
+    figure.update_layout(coloraxis={**_colours(quantities[0]), "colorbar": bar}, updatemenus=menus)
     themed(figure, title, height + 190 + 40 * len(menus), f"{_caption(first, has_slot)} {note}".strip())
     figure.layout.meta = {**figure.layout.meta, EVERY: every}
     return figure.update_layout(margin={"t": 90 + 40 * len(menus)})
@@ -180,9 +174,10 @@ def _hover(maps: HeadMaps, i: int) -> list[Any]:
     return [[[*values, rank] for *values, rank in zip(*rows, strict=False)] for rows in zip(*parts, ranks, strict=True)]
 
 
-def _heatmap(z: Any, hover: Any, labels: Sequence[str], visible: bool) -> go.Heatmap:
-    said = {"customdata": hover, "hovertemplate": _template(WEIGHT, bool(hover[0]) and len(hover[0][0]) > 2)}
-    return go.Heatmap(z=z, x=labels, y=labels, visible=visible, coloraxis="coloraxis", hoverongaps=False, **said)
+def _heatmap(z: Any, hover: Any, **about: Any) -> go.Heatmap:
+    says = _template(WEIGHT, bool(hover[0]) and len(hover[0][0]) > 2)
+    shared = {"coloraxis": "coloraxis", "hoverongaps": False}
+    return go.Heatmap(z=z, customdata=hover, hovertemplate=says, **shared, **about)
 
 
 def _template(quantity: Quantity, has_scores: bool) -> str:
@@ -193,12 +188,12 @@ def _template(quantity: Quantity, has_scores: bool) -> str:
     return f"query <b>%{{y}}</b><br>key <b>%{{x}}</b><br>weight %{{customdata[0]}}{scores}{value}{rank}<extra></extra>"
 
 
-def _slot(weights: Float[np.ndarray, " row"], labels: Sequence[str], visible: bool) -> go.Heatmap:
+def _slot(weights: Float[np.ndarray, " row"], **about: Any) -> go.Heatmap:
     """The slot's column, which always shows attention, 0 to 1."""
     z = [[value] for value in np.nan_to_num(weights).astype(float).round(4).tolist()]
     says = "query <b>%{y}</b><br>to the slot, which is not a token<br>weight %{z}<extra></extra>"
     colours = {"zmin": 0, "zmax": 1, "colorscale": MAGNITUDE, "showscale": False}
-    return go.Heatmap(z=z, x=[SLOT], y=labels, visible=visible, hovertemplate=says, **colours)
+    return go.Heatmap(z=z, x=[SLOT], hovertemplate=says, **colours, **about)
 
 
 def _axes(maps: HeadMaps, labels: Sequence[str], before: Sequence[str], height: int) -> tuple[dict[str, Any], ...]:
