@@ -147,7 +147,7 @@ class Reader:
         """The atlas of one run or, before and after edits, of two, by their names."""
         reports = [run.report for run in runs.values()]
         several = len(reports) > 1
-        tables = [compare(*reports)] if several else overview_tables(reports[0], token_text=word)[:3]
+        tables = [compare(reports[0], reports[1])] if several else overview_tables(reports[0], token_text=word)[:3]
         return Atlas(self.maps, self.detail, runs, word, tables)
 
 
