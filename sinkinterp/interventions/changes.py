@@ -506,10 +506,7 @@ class RemovePosition(Choosing):
     positions: Iterable[int] | None = None
 
     def position_embedding(self, x: Residual) -> Residual:
-        rows = list(range(x.shape[-2]) if self.positions is None else self.positions)
-        x = x.clone()
-        x[..., rows, :] = 0
-        return x
+        return x.masked_fill(_mask(self.positions, x.shape[-2], x.device)[:, None], 0)
 
 
 # What users give as edits: one or several, and functions of attention calls
