@@ -331,9 +331,10 @@ def _projection(block: nn.Module, part: int) -> tuple[nn.Module | None, Layout]:
     return None, alone
 
 
+@contextmanager
 def maps_edited(
     blocks: Sequence[nn.Module], maps: Iterable[HeadMap], shape: ModelShape, recorder: Recorder
-) -> AbstractContextManager[None]:
+) -> Iterator[None]:
     """In the block, maps return what the recorder's edits of weights make of them.
 
     A module that layers share is edited in those layers alone whose blocks run.
@@ -353,7 +354,8 @@ def maps_edited(
     for head_map in maps:
         edited = Hook(recorder, partial(after, head_map))
         handles.append(head_map.module.register_forward_hook(edited, prepend=True, with_kwargs=True))
-    return removed_after(handles)
+    with removed_after(handles):
+        yield
 
 
 @dataclass(frozen=True)

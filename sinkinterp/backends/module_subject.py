@@ -229,8 +229,8 @@ class ModuleSubject(HuggingFaceSubject):
             self._forward_of = self._forward_of or _forward_of(self.model, tokens, self.name)
             self.logits(tokens)  # fills what the module keeps for later passes, such as rotations
             longer = torch.zeros(1, tokens.shape[1] + 1, dtype=torch.long, device=self.device)
-            self._grows = self.recorded(longer)[0].counts != self.recorded(longer)[0].counts
-            anatomy = self.anatomy = anatomy_of(self.recorded(tokens)[0], blocks, positions)
+            self._grows = self._record_of(longer).counts != self._record_of(longer).counts
+            anatomy = self.anatomy = anatomy_of(self._record_of(tokens), blocks, positions)
             tokens = contract.sample_tokens(self._embedding.num_embeddings).to(self.device)
             bare = self.logits(tokens)
             with described(self.model, self._described, self.name, checks=True):
@@ -301,14 +301,13 @@ class ModuleSubject(HuggingFaceSubject):
         with computed_by({self.model: forward}):
             yield
 
-    def recorded(self, tokens: Tensor) -> tuple[Record, Logits]:
-        """Returns what the module does for these tokens, and the logits that it returns."""
-        seen = recording(self.name, self.model, tokens)
+    def _record_of(self, tokens: Tensor) -> Record:
+        """Returns what the module does for these tokens."""
         fix = "give parts=ModuleParts(attention=AttentionOf(MODULE, function))"
-        refused = refusal(f"{self.name} cannot be watched", fix)
-        no_grad, as_described = torch.no_grad(), described(self.model, self._described)
-        with refused, no_grad, eval_mode(self.model), as_described, seen as record:  # flex_attention fails in any way
-            return record, self.logits(tokens)
+        refused = refusal(f"{self.name} cannot be watched", fix)  # flex_attention fails in any way
+        with refused, described(self.model, self._described), recording(self.name, self.model, tokens) as record:
+            self.logits(tokens)
+        return record
 
     def logits(self, tokens: Tensor) -> Logits:
         """The logits that the module returns for these tokens."""
