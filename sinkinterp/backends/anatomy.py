@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -230,7 +231,16 @@ def _is_consecutive(ids: Any, length: int) -> bool:
 
 
 Rows = Int[Tensor, "head d_head"]  # the entries of what a map returns that each head takes
-Layout = Callable[[Tensor, int, int], Tensor]  # those of all heads, of all entries, the number of a site and d_head
+Layout = tuple[str, int]  # of what a map returns: an einops pattern, and for how many sites it makes vectors
+ALONE: Layout = ("(site head d) -> site head d", 1)
+_STACKED: Layout = ("(site head d) -> site head d", 3)  # GPT-2
+_INTERLEAVED: Layout = ("(head site d) -> site head d", 3)  # GPT-NeoX, Bloom
+_LAYOUTS: Sequence[tuple[tuple[str, str, str], Layout]] = (
+    (("q_proj", "k_proj", "v_proj"), ALONE),
+    (("q", "k", "v"), ALONE),
+    (("c_attn",) * 3, _STACKED),
+    (("query_key_value",) * 3, _INTERLEAVED),
+)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _LARGE = 1024.0  # beside a weight times this, a bias is small, also in bfloat16
 
@@ -257,7 +267,7 @@ def linear_of(module: Any, x: Tensor) -> tuple[Callable[[], Tensor], Tensor | No
 
 @dataclass(frozen=True)
 class HeadMap:
-    """The module that makes the queries, keys or values of a layer, `site`. layout: of what it returns."""
+    """The module that makes the queries, keys or values of a layer, `site`."""
 
     module: nn.Module
     layer: int
@@ -267,8 +277,10 @@ class HeadMap:
 
     def rows(self, width: int) -> Rows:
         """The entries of what the module returns that each head takes; none where this width is not divided so."""
-        is_whole = not width % (self.d_head if self.layout is alone else 3 * self.d_head)
-        return self.layout(torch.arange(width if is_whole else 0), WEIGHT_SITES.index(self.site), self.d_head)
+        pattern, n_sites = self.layout
+        is_whole = not width % (n_sites * self.d_head)
+        rows = rearrange(torch.arange(width if is_whole else 0), pattern, site=n_sites, d=self.d_head)
+        return rows[WEIGHT_SITES.index(self.site) % n_sites]
 
     def edited(self, recorder: Recorder, shape: ModelShape, x: Tensor, y: Tensor) -> Tensor:
         """What the map returns for x after the recorder's edits of its weights; y before them."""
@@ -289,35 +301,12 @@ class HeadMap:
             return y
 
 
-def alone(entries: Tensor, part: int, d_head: int) -> Tensor:
-    """A map that makes queries, keys or values alone: `head d_head`."""
-    return entries.unflatten(0, (-1, d_head))
-
-
-def _stacked(entries: Tensor, part: int, d_head: int) -> Tensor:
-    """GPT-2: `site head d_head`."""
-    return entries.unflatten(0, (3, -1, d_head))[part]
-
-
-def _interleaved(entries: Tensor, part: int, d_head: int) -> Tensor:
-    """GPT-NeoX, Bloom: `head site d_head`."""
-    return entries.unflatten(0, (-1, 3, d_head))[:, part]
-
-
-_LAYOUTS: Sequence[tuple[tuple[str, str, str], Layout]] = (
-    (("q_proj", "k_proj", "v_proj"), alone),
-    (("q", "k", "v"), alone),
-    (("c_attn",) * 3, _stacked),
-    (("query_key_value",) * 3, _interleaved),
-)
-
-
 def maps_of(blocks: Mapping[int, nn.Module], d_head: int) -> Iterator[HeadMap]:
     """The modules that make queries, keys and values in these blocks, by layer, where they are known."""
     for layer, block in blocks.items():
         projections = [_projection(block, part) for part in range(len(WEIGHT_SITES))]
         for site, (module, layout) in zip(WEIGHT_SITES, projections, strict=True):
-            if module is not None and (layout is not alone or projections.count((module, layout)) == 1):
+            if module is not None and (layout != ALONE or projections.count((module, layout)) == 1):
                 yield HeadMap(module, layer, site, layout, d_head)
 
 
@@ -326,9 +315,9 @@ def _projection(block: nn.Module, part: int) -> tuple[nn.Module | None, Layout]:
     for parent in block.modules():
         for names, layout in _LAYOUTS:
             module = getattr(parent, names[part], None)
-            if isinstance(module, nn.Module) and (layout is not _stacked or not hasattr(parent, "multi_query")):
+            if isinstance(module, nn.Module) and (layout is not _STACKED or not hasattr(parent, "multi_query")):
                 return module, layout
-    return None, alone
+    return None, ALONE
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from ..attention import OUTPUT, WEIGHT_SITES, AttentionCall, Gap, Pattern, call_
 from ..checks import InputError
 from ..data.tokens import Tokens
 from . import contract
-from .anatomy import HeadMap, alone, removed_after
+from .anatomy import ALONE, HeadMap, removed_after
 from .attached import Hook, recorded_by, used_alone
 from .bridge import FIX, bridge_of
 from .hooks import recorded_stream
@@ -193,7 +193,7 @@ class TransformerLensSubject(HuggingFaceSubject):
         for layer in self.shape.attention_layers:
             attention: Any = self.modules.blocks[layer].attn  # fused maps are taken apart when a bridge boots
             for site, part in zip(WEIGHT_SITES, (attention.q, attention.k, attention.v), strict=True):
-                yield HeadMap(part.original_component, layer, site, alone, self.shape.d_head)
+                yield HeadMap(part.original_component, layer, site, ALONE, self.shape.d_head)
 
     def _recorded(
         self, tokens: Tokens, recorder: Recorder, positions: Mapping[str, Tensor], compares: bool = False
