@@ -39,19 +39,21 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
 
     sinkinterp/NAME are the checkpoints that ship with us; `make models` makes smollm2, gemma3-270m, qwen2.5-coder-0.5b
     and whisper-tiny.en. A model in memory is a transformers model, an nnsight model around one, a TransformerLens
-    bridge, or any PyTorch module that attends causally. `backend` is "huggingface", "nnsight" or "transformer_lens"
-    (which runs a copy); by default that of the object, "huggingface" for names, folders and files. Weights are read
-    from safetensors or GGUF (dequantised) only, in `dtype` (default float32), to where `device_map` says (as in
-    transformers: "auto" spreads a model that is too large for one device), and no code of the repository is run.
-    Encoder-decoder models (Whisper, BART, T5) need an `encoder` input, `Silence()`, `NoEncoder()`, `Sound(file)` or
-    `Text(text)` of `sinkinterp.backends.encoder`; their decoder is measured. The subject reads text with
-    `tokenizer`, a transformers tokenizer or the name of one, by default that of the name, the folder, the nnsight model
-    or the bridge; or anything with `encode` and `decode`, or the two functions.
-    `parts` says what is where in a module of your own, if that is not found or ambiguous (see `ModuleParts`). The
-    folder of an adapter is loaded with its base. `beyond_context` reads texts that are longer than the configuration
-    says. Raises
-    InputError where nothing can be loaded, weights are absent, the backend cannot do it, an encoder's input is missing
-    or unfit, a model has no positions beyond its context, or a dtype or device is asked of a model in memory.
+    bridge, or any PyTorch module that attends causally. The folder of an adapter is loaded with its base. Weights are
+    read from safetensors or GGUF (dequantised) only, and no code of a repository is run.
+
+    tokenizer: a transformers tokenizer, the name of one, an object with `encode` and `decode`, or these two functions;
+    by default that of the source. backend: "huggingface", "nnsight" or "transformer_lens" (which runs a copy); by
+    default that of the object, and "huggingface" for names, folders and files. dtype: of weights that are read, by
+    default float32. device_map: as in transformers; "auto" spreads a model that is too large for one device. encoder:
+    what the encoder of an encoder-decoder model (Whisper, BART, T5) is given, `Silence()`, `NoEncoder()`, `Sound(file)`
+    or `Text(text)` of `sinkinterp.backends.encoder`; its decoder is measured. parts: what is where in a module of your
+    own, if that is not found or is ambiguous (see `ModuleParts`). beyond_context: whether texts may be longer than the
+    configuration says.
+
+    Raises InputError where nothing can be loaded, weights are absent, or the backend cannot run the model. So it does
+    for an encoder's input that is missing or unfit, for a model without positions beyond its context, and for a dtype
+    or a device map beside a model in memory.
     """
     source = newest_in(inside_compiled(Path(source) if isinstance(source, PathLike) else source))
     if isinstance(source, Subject):

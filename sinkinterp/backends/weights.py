@@ -1,7 +1,6 @@
-"""What files and folders hold: a model that can be read whole, or not.
+"""Checks that a file or a folder holds a whole model, and that a model has taken every tensor of it.
 
-A file or a folder is looked at first, and then what its weights hold, by their headers alone. A model that was read
-must have taken every tensor.
+Before a model is made, names, first bytes and headers are read, and no weights.
 """
 
 import json
