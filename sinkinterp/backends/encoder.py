@@ -236,18 +236,21 @@ class EncoderDecoderSubject(HuggingFaceSubject):
     def _embedding(self) -> nn.Embedding:
         return self.model.get_decoder().get_input_embeddings()
 
-    def _logits(self, tokens: Tokens, **positions: Any) -> Logits:
-        """What the model returns. If it has tables of positions, they are asked for others: BART takes no ids."""
-        heads = [self.model.get_output_embeddings()] if KEPT in positions else []
-        with removed_after([h.register_forward_pre_hook(lambda h, args: (args[0][:, -1:], *args[1:])) for h in heads]):
-            return self._logits_given(self._encoded.last_hidden_state, tokens, positions.get("position_ids"))
-
     @cached_property
     def _last_alone(self) -> dict[str, Any]:
         return {KEPT: 1} if isinstance(self.model.get_output_embeddings(), nn.Module) else {}
 
-    def _logits_given(self, states: States, tokens: Tokens, position_ids: Tensor | None = None) -> Logits:
+    def _logits(self, tokens: Tokens, states: States | None = None, **positions: Any) -> Logits:
+        """What the model returns. If it has tables of positions, they are asked for others: BART takes no ids.
+
+        states: what the encoder has returned, by default for its input.
+        """
+        states = self._encoded.last_hidden_state if states is None else states
+        position_ids = positions.get("position_ids")
         with ExitStack() as stack:
+            if KEPT in positions:
+                head = self.model.get_output_embeddings()
+                stack.enter_context(head.register_forward_pre_hook(lambda head, args: (args[0][:, -1:], *args[1:])))
             if RECORDING.get() is not None:  # the bare model, which the contract compares with, runs as it is
                 stack.enter_context(_projected_once(self.model, len(tokens)))
             if position_ids is not None and self.modules.tables:
@@ -321,7 +324,7 @@ class EncoderDecoderSubject(HuggingFaceSubject):
         states, crosses = self._encoded.last_hidden_state, self._encoder_input.runs_cross_attention
         what = f"{self.name} does not run{'' if crosses else ' without cross-attention'}"
         with refusal(what), torch.no_grad(), eval_mode(model):  # T5Gemma needs an encoder, LongT5 breaks without one
-            logits, changed = (self._logits_given(x, tokens) for x in (states, states.roll(1, -1) + 1))
+            logits, changed = (self._logits(tokens, x) for x in (states, states.roll(1, -1) + 1))
         if logits.equal(changed) == crosses:
             state = "changes no logit" if crosses else "changes logits while it is off"
             raise InputError(f"{self.name} cannot be measured: its encoder's output {state}")

@@ -100,10 +100,11 @@ class Subject:
     ) -> Trace:  # fmt: skip
         """One forward pass. Reads are evaluated during it and after the edits; nothing else is kept.
 
-        With `gradients`, logits can be differentiated by tensors that edits hold. Without `logits`, those of the last
-        position are enough, and models that can leave out the others, which saves most of a large vocabulary's time.
-        `blocks` are enough, too, where it names some: others may pass on what they are given, and do not answer.
-        Raises InputError for tokens or edits that do not fit.
+        gradients: whether logits can be differentiated by tensors that edits hold. logits: whether those of all
+        positions are needed; without, a model that can computes those of the last position alone, which saves most of
+        a large vocabulary's time. blocks: those that are needed, by default all; a model that can leaves out the
+        others, which then pass on their input, and whose reads return nothing. Raises InputError for tokens or edits
+        that do not fit.
         """
         raise NotImplementedError
 
