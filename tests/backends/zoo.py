@@ -112,12 +112,6 @@ def has_weights(model: transformers.PreTrainedModel, state: dict[str, torch.Tens
     return all(tensor.equal(state[name]) for name, tensor in model.state_dict().items())
 
 
-def is_untouched(model: transformers.PreTrainedModel, state: dict[str, torch.Tensor]) -> bool:
-    """Whether the weights are those of `state`, and no hook was left behind."""
-    hooks = [hook for m in model.modules() for hook in (*m._forward_hooks, *m._forward_pre_hooks)]
-    return not hooks and has_weights(model, state)
-
-
 def everything_of(model: torch.nn.Module) -> tuple:
     """All that a user could find changed in a model."""
     modules = [*model.modules()]
