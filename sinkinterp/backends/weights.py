@@ -162,12 +162,12 @@ def check_read_whole(source: str | Path, model: PreTrainedModel, loading: Mappin
     """
     file = Path(source)
     shapes = dict.fromkeys(read_gguf(file)[1], ()) if file.is_file() else _shapes_of(source)
-    surplus = [*loading["unexpected_keys"], *(_not_in_gguf_map(shapes, model) if file.is_file() else ())]
-    surplus = sorted({name for name in surplus if not _is_left_out(name, shapes, model)})
     absent = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
     if absent:
         yield f"{source} has no fitting weights for {', '.join(absent[:3])}; {_OWN}"
-    if surplus := surplus or next((names[1:] for names in _by_parameter(shapes, model).values() if len(names) > 1), []):
+    unexpected = {*loading["unexpected_keys"], *(_not_in_gguf_map(shapes, model) if file.is_file() else ())}
+    surplus = sorted(name for name in unexpected if not _is_left_out(name, shapes, model))
+    if surplus := surplus or _second_names(shapes, model):
         more = f" and {len(surplus) - 3} more" if len(surplus) > 3 else ""
         yield f"{source} holds {', '.join(surplus[:3])}{more}, which the model does not take; {_OWN}"
 
@@ -218,8 +218,8 @@ def _not_in_gguf_map(names: Shapes, model: PreTrainedModel) -> Iterator[str]:
     yield from (name for name in names if name not in known)
 
 
-def _by_parameter(names: Shapes, model: PreTrainedModel) -> dict[str, list[str]]:
-    """The tensors that transformers takes for each parameter, under any name; not those that it joins or divides."""
+def _second_names(names: Shapes, model: PreTrainedModel) -> list[str]:
+    """The tensors that transformers would take for a parameter that has one already, under another name."""
     mapping, parameters = get_model_conversion_mapping(model), model.state_dict()
     renamings = [change for change in mapping if isinstance(change, WeightRenaming)]
     converters = [change for change in mapping if isinstance(change, WeightConverter)]
@@ -228,7 +228,7 @@ def _by_parameter(names: Shapes, model: PreTrainedModel) -> dict[str, list[str]]
         parameter, joined = rename_source_key(name, renamings, converters, model.base_model_prefix, parameters)
         if joined is None and parameter in parameters:
             by_parameter.setdefault(parameter, []).append(name)
-    return by_parameter
+    return next((several[1:] for several in by_parameter.values() if len(several) > 1), [])
 
 
 def _is_left_out(name: str, shapes: Shapes, model: PreTrainedModel) -> bool:
