@@ -240,15 +240,15 @@ class EncoderDecoderSubject(HuggingFaceSubject):
     def _last_alone(self) -> dict[str, Any]:
         return {KEPT: 1} if isinstance(self.model.get_output_embeddings(), nn.Module) else {}
 
-    def _logits(self, tokens: Tokens, states: States | None = None, **positions: Any) -> Logits:
+    def _logits(self, tokens: Tokens, states: States | None = None, **inputs: Any) -> Logits:
         """What the model returns. If it has tables of positions, they are asked for others: BART takes no ids.
 
         states: what the encoder has returned, by default for its input.
         """
         states = self._encoded.last_hidden_state if states is None else states
-        position_ids = positions.get("position_ids")
+        position_ids = inputs.get("position_ids")
         with ExitStack() as stack:
-            if KEPT in positions:
+            if KEPT in inputs:
                 head = self.model.get_output_embeddings()
                 stack.enter_context(head.register_forward_pre_hook(lambda head, args: (args[0][:, -1:], *args[1:])))
             if RECORDING.get() is not None:  # the bare model, which the contract compares with, runs as it is

@@ -157,20 +157,20 @@ class HuggingFaceSubject(Subject):
         recorder = Recorder(reads_of(reads), edits, gradients, idle=self._idle_outside(blocks))
         for read in recorder.reads.values():
             self._check_tapped(read.site)
-        positions = self.positions(edits, tokens.shape[1]) | ({} if logits else self._last_alone)
-        trace = self._trace(tokens, recorder, **positions)
+        inputs = self.positions(edits, tokens.shape[1]) | ({} if logits else self._last_alone)
+        trace = self._trace(tokens, recorder, **inputs)
         if trace.logits[:, -1].isnan().any():
             raise InputError(f"{self.name} returns logits that are not numbers")
         for name, answer in trace.answers.items():
             per_sequence(answer, len(tokens), metric(name))
         return trace
 
-    def _trace(self, tokens: Tokens, recorder: Recorder, **positions: Any) -> Trace:
+    def _trace(self, tokens: Tokens, recorder: Recorder, **inputs: Any) -> Trace:
         """The answers of a recorder's reads, and the logits, of a pass without its idle blocks."""
         left_out = computed_by({self.modules.blocks[block]: _pass_on for block in recorder.idle})
         mapped = self.maps_shown_to(recorder) if recorder.edits_weights else nullcontext()
         with used_alone(self.model), left_out, mapped:
-            logits = self._pass(tokens, recorder, **positions)
+            logits = self._pass(tokens, recorder, **inputs)
             return Trace(recorder.stacked_answers(self.shape, self.device), logits)
 
     def _idle_outside(self, blocks: range | None) -> frozenset[int]:
@@ -203,11 +203,11 @@ class HuggingFaceSubject(Subject):
         can = type(self) is HuggingFaceSubject and KEPT in inspect.signature(self.model.forward).parameters
         return {KEPT: torch.tensor([-1])} if can else {}
 
-    def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Any) -> Logits:
+    def _pass(self, tokens: Tokens, recorder: Recorder, **inputs: Any) -> Logits:
         """The logits of one forward pass that is shown to `recorder`."""
         shown = recorded_by(recorder, self.modules.layers, self.modules.n_kv_heads)
         with recorded_stream(self.modules, recorder), attention_set_to(self.model, self.recorded_attention), shown:
-            return self._run_model(tokens, gradients=recorder.gradients, **positions)
+            return self._run_model(tokens, gradients=recorder.gradients, **inputs)
 
     def maps(self) -> Iterable[anatomy.HeadMap]:
         """The modules that make queries, keys and values, where they are known."""
@@ -244,15 +244,15 @@ class HuggingFaceSubject(Subject):
             raise InputError(f"the embedding of {self.name} is a {kind}")
         return embedding
 
-    def _run_model(self, tokens: Tokens, *, gradients: bool = False, **positions: Any) -> Logits:
+    def _run_model(self, tokens: Tokens, *, gradients: bool = False, **inputs: Any) -> Logits:
         """Logits of one pass, without dropout."""
         with torch.set_grad_enabled(gradients), eval_mode(self.model):
-            return self._logits(tokens.to(self.device), **positions)
+            return self._logits(tokens.to(self.device), **inputs)
 
-    def _logits(self, tokens: Tokens, **positions: Any) -> Logits:
+    def _logits(self, tokens: Tokens, **inputs: Any) -> Logits:
         """What the model returns for these tokens."""
         # an explicit all-ones mask: without it, transformers takes swapped position ids for packed sequences
-        output = self.model(tokens, attention_mask=torch.ones_like(tokens), use_cache=False, **positions)
+        output = self.model(tokens, attention_mask=torch.ones_like(tokens), use_cache=False, **inputs)
         if not isinstance(getattr(output, "logits", None), Tensor):
             raise InputError(f"{self.name} returns no logits; load it with its head, as AutoModelForCausalLM does")
         return output.logits

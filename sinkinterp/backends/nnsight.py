@@ -59,11 +59,11 @@ class NNsightSubject(HuggingFaceSubject):
             raise InputError(f"{type(self.model).__name__} attends in code of its own; {fix}")
         super()._check_contract(bare)
 
-    def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Logits:
+    def _pass(self, tokens: Tokens, recorder: Recorder, **inputs: Any) -> Logits:
         import nnsight
 
         tokens = tokens.to(self.device)
-        inputs = {"attention_mask": torch.ones_like(tokens), "use_cache": False, **positions}
+        inputs |= {"attention_mask": torch.ones_like(tokens), "use_cache": False}
         recorded = recorded_by(recorder, n_kv_heads=self.modules.n_kv_heads)
         with recorded, torch.set_grad_enabled(recorder.gradients), eval_mode(self.model):
             with self._envoy.trace(tokens, **inputs):

@@ -185,9 +185,9 @@ class TransformerLensSubject(HuggingFaceSubject):
     def _embedding(self) -> nn.Embedding:
         return self.bridge.embed.original_component
 
-    def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Logits:
+    def _pass(self, tokens: Tokens, recorder: Recorder, **inputs: Any) -> Logits:
         with recorded_stream(self.modules, recorder):
-            return self._recorded(tokens, recorder, positions)
+            return self._recorded(tokens, recorder, inputs)
 
     def maps(self) -> Iterable[HeadMap]:
         for layer in self.shape.attention_layers:
@@ -196,7 +196,7 @@ class TransformerLensSubject(HuggingFaceSubject):
                 yield HeadMap(part.original_component, layer, site, ALONE, self.shape.d_head)
 
     def _recorded(
-        self, tokens: Tokens, recorder: Recorder, positions: Mapping[str, Tensor], compares: bool = False
+        self, tokens: Tokens, recorder: Recorder, inputs: Mapping[str, Tensor], compares: bool = False
     ) -> Logits:
         """The logits of a pass that shows the recorder the call of every attention layer.
 
@@ -205,7 +205,7 @@ class TransformerLensSubject(HuggingFaceSubject):
         """
         hooked = [n for n, point in self.bridge.hook_dict.items() if point.fwd_hooks and n.endswith(_UNREAD)]
         with recorded_by(recorder), self._layers_shown(recorder, compares=compares or bool(hooked)) as layers:
-            logits = self._run_model(tokens, gradients=recorder.gradients, **positions)
+            logits = self._run_model(tokens, gradients=recorder.gradients, **inputs)
         if not layers or not all(layer.has_pattern and layer.has_output for layer in layers):
             raise InputError(f"{self.name} shows no pattern; boot it with eager attention (bridge_of), or {FIX}")
         if not all(layer.distance <= contract.weight_tolerance(self.dtype) for layer in layers):
