@@ -48,8 +48,6 @@ class BridgeLayer:
     shows_edits: bool = False
     distance: float = 0.0
     shown: dict[str, Tensor] = field(default_factory=dict)
-    rotated: bool = False
-    mask: Tensor | None = None
     calls: tuple[AttentionCall, AttentionCall] | None = None  # before and after the edits
     has_pattern: bool = False
     has_output: bool = False
@@ -64,18 +62,19 @@ class BridgeLayer:
 
     def begin(self) -> None:
         """Starts another forward pass."""
-        self.calls, self.shown, self.mask = None, {}, None
-        self.rotated = self.has_pattern = self.has_output = False
+        self.calls, self.shown = None, {}
+        self.has_pattern = self.has_output = False
 
     # TransformerLens passes `hook` by name
     def _store(self, tensor: Tensor, hook: Any) -> None:
         name = hook.name.split(".attn.")[1]
-        self.rotated |= name == "hook_rot_q"
         self.shown[_HOOKS[name]] = tensor.transpose(1, 2) if name in _HEAD_FIRST else tensor
+        if name == "hook_rot_q":
+            self.shown["rotated"] = tensor
 
     def _store_mask(self, tensor: Tensor, hook: Any) -> None:
         if self.calls is None:  # delegated attention (OPT) fires this after the pattern, and shows the pattern
-            self.mask = tensor[:, :1] > torch.finfo(tensor.dtype).min / 2
+            self.shown["mask"] = tensor[:, :1] > torch.finfo(tensor.dtype).min / 2
 
     # delegated attention (OPT) shows its output before its pattern; all others show the pattern first
     def _compare_pattern(self, tensor: Tensor, hook: Any) -> Tensor | None:
@@ -124,16 +123,17 @@ class BridgeLayer:
 
     def _forget(self) -> None:
         if self.has_pattern and self.has_output:
-            self.calls, self.shown, self.mask = None, {}, None
+            self.calls, self.shown = None, {}
 
     def _call(self) -> AttentionCall:
         attention = self.attention.original_component
         q, k, v = self._heads(attention)
-        if self.mask is None and getattr(getattr(attention, "config", None), "sliding_window", None):
+        mask = self.shown.get("mask")
+        if mask is None and getattr(getattr(attention, "config", None), "sliding_window", None):
             raise InputError(f"{type(attention).__name__} shows no mask, and has a window; {FIX}")
         scale, sinks = getattr(attention, "scaling", None), getattr(attention, "sinks", None)
         softcap = getattr(attention, "attn_logit_softcapping", None)
-        return call_of_interface(self.index, q, k, v, self.mask, scale, softcap=softcap, s_aux=sinks)
+        return call_of_interface(self.index, q, k, v, mask, scale, softcap=softcap, s_aux=sinks)
 
     def _heads(self, attention: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, `batch head pos d`, after norms and rotation."""
@@ -141,7 +141,7 @@ class BridgeLayer:
         if len(shown) != 3:
             raise InputError(f"{type(attention).__name__} shows no queries, keys and values by head; {FIX}")
         q, k, v = (rearrange(x, "batch pos head d -> batch head pos d") for x in shown)
-        if "cos" in self.shown and not self.rotated:  # GPT-NeoX: hook_rot_q exists and never fires
+        if "cos" in self.shown and "rotated" not in self.shown:  # GPT-NeoX: hook_rot_q exists and never fires
             rotate = getattr(sys.modules[type(attention).__module__], "apply_rotary_pos_emb", None)
             if rotate is None:
                 raise InputError(f"{type(attention).__name__} shows no rotated queries and keys; {FIX}")
