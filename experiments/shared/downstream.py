@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sinkinterp.backends.huggingface import context_of
-from sinkinterp.backends.model_files import load_model, load_tokenizer
+from sinkinterp.backends.model_files import context_of, load_model, load_tokenizer
 from sinkinterp.checks import InputError
 from sinkinterp.data.sources import embedded_texts
 from sinkinterp.files import cache_folder

@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 
 from ..backends import adapters
 from ..backends.adapters import AddedSlots, SlotsAlone, Trained
-from ..backends.huggingface import HuggingFaceSubject, context_of
-from ..backends.model_files import check_named, checked_config, load_model, tokenizer_of
+from ..backends.huggingface import HuggingFaceSubject
+from ..backends.model_files import check_named, checked_config, context_of, load_model, tokenizer_of
 from ..backends.named_models import located
 from ..checks import InputError, check_context, choice, nearest, whole_number
 from ..data.choices import Remedy, Weights

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ..attention import Edit, Reads, Site, reads_of, sites
 from ..attention.shapes import Gap, ModelShape, metric, per_sequence, tolerance_of, with_users_frames
@@ -23,13 +23,10 @@ from .attached import PATCHES, computed_by, eval_mode, recorded_by, used_alone
 from .bridge import bridge_of
 from .contract import Abilities
 from .hooks import BASES, OURS, attention_set_to, recorded_stream
-from .model_files import check_causal
+from .model_files import check_causal, context_of
 from .own_attention import note_of
 from .recorder import Answers, Recorder
 from .subject import NO_ENCODER, Logits, Subject, Trace
-
-# what configurations call the longest sequence
-_CONTEXT = ("max_target_positions", "max_position_embeddings", "max_seq_len")
 
 KEPT = "logits_to_keep"  # transformers' argument: of how many positions, from the last, logits are computed
 
@@ -386,9 +383,3 @@ def check_is_decoder(model: PreTrainedModel, name: str) -> None:
     if model.config.is_encoder_decoder:
         fix = "load it with backend='huggingface' and encoder=NoEncoder(), or an input of its encoder"
         raise InputError(f"{name} has an encoder; {fix}")
-
-
-def context_of(config: PreTrainedConfig) -> int | None:
-    """The longest sequence that the model of a configuration knows of; None without a limit."""
-    limits = (getattr(config.get_text_config(), name, None) for name in _CONTEXT)
-    return next((limit for limit in limits if limit is not None and limit > 0), None)  # XLNet says -1

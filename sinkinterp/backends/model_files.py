@@ -205,6 +205,12 @@ def newest_in(source: Any) -> Any:
     return max(steps, key=in_order, default=source)
 
 
+def context_of(config: PreTrainedConfig) -> int | None:
+    """The longest sequence that the model of a configuration knows of; None without a limit."""
+    limits = (getattr(config.get_text_config(), name, None) for name in _CONTEXT)
+    return next((limit for limit in limits if limit is not None and limit > 0), None)  # XLNet says -1
+
+
 def check_named(source: str | Path) -> None:
     """Raises InputError for a model that is not here, and that the Hub does not know. Reads no weights."""
     place = located(source)
@@ -224,6 +230,7 @@ def config_here(source: str | Path) -> PreTrainedConfig | None:
 
 _ENCODED = {**auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, **auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES}
 _CAUSAL = {**auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, **auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}
+_CONTEXT = ("max_target_positions", "max_position_embeddings", "max_seq_len")  # the longest sequence
 _WEIGHTS = "(model(..., output_attentions=True).attentions), with attn_implementation='eager'"
 
 

@@ -142,8 +142,7 @@ def check_sizes(
     model: str, heads: list[Head], length: int | None = None, beyond_context: bool = False, layers: Sequence[int] = ()
 ) -> None:
     """Raises InputError for heads, layers or a length that a model on this machine does not have. Reads no weights."""
-    from ..backends.huggingface import context_of
-    from ..backends.model_files import config_here
+    from ..backends.model_files import config_here, context_of
     from ..interventions.selectors import named_heads
 
     if (config := config_here(model)) is None or config.is_encoder_decoder:
