@@ -31,6 +31,7 @@ from .huggingface import KEPT, HuggingFaceSubject
 from .load import load, subject_of
 from .module_subject import ModuleSubject
 from .recorder import Group, Layout, Recorder, edits_for, layout_of
+from .subject import Subject
 
 CACHE = "past_key_values"  # transformers' argument
 
@@ -59,23 +60,21 @@ def patched(model: Any, *more: Any, edits: Edits = ()) -> Iterator[Any]:
     """
     every = tuple(edit for several in (edits, *more) for edit in edits_of(several))
     check_count(every, "edits of patched")
-    subject = load(model) if isinstance(model, str | Path) else model
-    model = subject
-    if isinstance(model, HuggingFaceSubject) and not isinstance(model, ModuleSubject):
-        model = vars(model).get("bridge", model.model)
-    module = _module_of(model)
+    model = load(model) if isinstance(model, str | Path) else model
+    given = inside_compiled(model)
+    module = _module_of(given)
     with ExitStack() as stack:
         stack.enter_context(used_alone(module))
         stack.enter_context(uncompiled([*(model if isinstance(model, nn.Module) else module).modules()]))
         patch = PATCHES.get(module)
         if patch is None:
-            loaded: Any = subject_of(inside_compiled(model))
-            patch = _Patch(loaded)
+            subject: Any = subject_of(given)
+            patch = _Patch(subject)
             patch.check(every)
             stack.enter_context(patch.attached())
         patch.check_owner()
         stack.enter_context(patch.block(every))
-        yield subject
+        yield model
 
 
 def _attention_of(model: nn.Module) -> str | None:
@@ -84,14 +83,13 @@ def _attention_of(model: nn.Module) -> str | None:
 
 
 def _module_of(model: Any) -> nn.Module:
-    """The module that a library runs, or the user's own. Raises InputError for anything else."""
-    model = inside_compiled(model)
-    has_encoder = getattr(getattr(getattr(model, "model", model), "config", None), "is_encoder_decoder", False)
+    """The module that a subject or a library runs, or the user's own. Raises InputError for anything else."""
     inner = getattr(model, "_module", None) or getattr(model, "original_model", None)
-    inner = model.model if isinstance(model, ModuleSubject) else inner
+    inner = model.model if isinstance(model, Subject) else inner
     module = inner if isinstance(inner, nn.Module) and not isinstance(model, PreTrainedModel) else model
+    has_encoder = getattr(getattr(getattr(module, "model", module), "config", None), "is_encoder_decoder", False)
     if has_encoder or not isinstance(module, nn.Module):
-        what = f"a {type(model).__name__}{', which has an encoder: give edits= to si.measure' if has_encoder else ''}"
+        what = f"a {type(module).__name__}{', which has an encoder: give edits= to si.measure' if has_encoder else ''}"
         raise InputError(f"patched takes a decoder of transformers, a library over it, or a PyTorch module; got {what}")
     return module
 
