@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from io import StringIO
 from itertools import islice
@@ -32,6 +32,7 @@ from sinkinterp.lm.block import GatedFFN
 from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.runs import trained
+from sinkinterp.runs.estimate import Noise
 from sinkinterp.train.distributed import World
 from sinkinterp.train.loop import Job, engine_of, job_of, update
 from sinkinterp.train.recipe import RECIPES, Recipe, parameter_groups
@@ -39,18 +40,6 @@ from sinkinterp.train.recipe import RECIPES, Recipe, parameter_groups
 STEPS, BATCH = 4, 8
 NORMALISED = ("sink_logit", "k_bias", "gated", "alibi", "t5")  # whose step takes at most 1.3 times softmax's
 Clock = Callable[[], float]
-
-
-@dataclass(frozen=True)
-class Noise:
-    """Random tokens that cost nothing to draw."""
-
-    vocab: int
-    length: int
-
-    def sample(self, n: int, *stream: object) -> torch.Tensor:
-        """The same `n` sequences, whatever the stream."""
-        return torch.randint(self.vocab, (n, self.length), generator=torch.Generator().manual_seed(0))
 
 
 def seconds(way: Callable[[], object]) -> float:

@@ -10,15 +10,16 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from ..data.draws import generator
-from ..lm.model import build, parameter_count
+from ..data.tokens import Tokens
+from ..lm.model import parameter_count
 from ..train import checkpoint, loop
 from ..train.distributed import World
-from ..train.loop import Job, update
+from ..train.loop import Job, job_of, update
 from ..train.recipe import Recipe, parameter_groups
 from .trained import OwnTraining, Trainable, run_of
 
@@ -95,18 +96,19 @@ def _timed(recipe: Trainable) -> float:
 
 @dataclass(frozen=True)
 class Noise:
-    """Random tokens in place of a text, which may not be here."""
+    """The task of random tokens, in place of a text, which may not be here."""
 
     vocab: int
     length: int
+    title: ClassVar[str] = "noise"
+
+    def sample(self, n: int, *stream: object) -> Tokens:
+        return torch.randint(self.vocab, (n, self.length), generator=generator("estimate"))
 
 
 def _job(recipe: Trainable) -> Job[Any]:
-    """The job of a recipe on its device; on noise, but for a training of an experiment's own."""
+    """The job of a recipe on its device."""
     world = World(torch.device("cuda" if recipe.bf16 and torch.cuda.is_available() else "cpu"))
     if isinstance(recipe, OwnTraining):
         return replace(recipe.job(), world=world)
-    shape = (recipe.batch, recipe.length)
-    tokens = torch.randint(recipe.model.vocab, shape, generator=generator("estimate"))
-    batch = {"input_ids": tokens, "labels": recipe.objective.labels(tokens)}
-    return Job(recipe, lambda: build(recipe.model), lambda step: batch, lambda model: {}, world)
+    return job_of(recipe, recipe.data, lambda model: {}, world)
