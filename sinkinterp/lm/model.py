@@ -4,7 +4,6 @@ Parameters have Llama's names. It can be exported to transformers' Llama where t
 and transformers' registries store the names of the model classes.
 """
 
-import json
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -130,10 +129,7 @@ class SinkConfig(PreTrainedConfig):
 
     @property
     def lm(self) -> LMSpec:
-        return _spec_of(json.dumps(self.spec))
-
-
-_spec_of = lru_cache(32)(lambda plain: LMSpec.from_dict(json.loads(plain)))  # a model asks for its spec many times
+        return LMSpec.from_dict(self.spec)
 
 
 IGNORED = -100  # the label of tokens that transformers' losses leave out
