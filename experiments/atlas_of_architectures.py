@@ -10,9 +10,9 @@ from sinkinterp.lm.variants import BASE, distinct, families, variants
 from sinkinterp.plots.theme import SHARE, escaped, themed, unique_values
 from sinkinterp.table import ALPHA_1, LOSS, MODEL, Cell, Table
 
-from .shared.figures import add_importances, dots, means_of
+from .shared.figures import add_importances, dots
 from .shared.rules import sink_or_none
-from .shared.study import architecture, study
+from .shared.study import architecture, means_of, study
 
 ELSEWHERE = ("llama", "heads_8", "gated_elements", "gated_values", "clipped", "differential")  # the last in `remedies`
 NAMES = tuple(name for name in distinct(variants(BASE)) if name not in ELSEWHERE)

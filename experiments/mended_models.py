@@ -34,7 +34,7 @@ from sinkinterp.measurement.quantities import token_losses
 from sinkinterp.metrics.estimates import intervals, mean_cells, rate_cells
 from sinkinterp.plots.theme import sweep_figure, unique_values
 from sinkinterp.runs.experiment import Rule
-from sinkinterp.table import ALPHA_1, EDIT, MODEL, SINK_1, Cell, Table
+from sinkinterp.table import ALPHA_1, EDIT, MODEL, SINK_1, Cell, Table, with_all_columns
 from sinkinterp.train.checkpoint import History
 
 from .shared.arms import means_by
@@ -173,7 +173,6 @@ def measure(case: Case, progress: Progress) -> Table:
         finally:
             without_adapter(subject.model)
     on_row(len(arms), len(arms))
-    columns = dict.fromkeys(column for row in rows for column in row)
     n = len(reads[0].tokens)
     note = (
         f"{subject.name} ({subject.revision or 'as saved'}): n={n}, T={LENGTH} (n={LONG_SEQUENCES} at T={LONG}), BOS "
@@ -181,7 +180,7 @@ def measure(case: Case, progress: Progress) -> Table:
         f"steps of 4 x {LENGTH} tokens in bf16, rate 1e-4 (slots' keys .1), held-out docstrings measured in fp32; "
         f"losses in nats; curves: n={HELD}, means over orders; capitals: n={len(CAPITALS)}; rule: {RULE}"
     )
-    return Table.of(CLAIM, note, tuple({**dict.fromkeys(columns), **row} for row in rows))
+    return Table.of(CLAIM, note, with_all_columns(rows))
 
 
 def curve(recipe: MendRecipe, history: History) -> Iterator[Row]:

@@ -17,7 +17,7 @@ from sinkinterp.measurement.sweep import SEEDS
 from sinkinterp.metrics.estimates import intervals, mean_cells
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.experiment import Row, Rule
-from sinkinterp.table import ALPHA_1, EDIT, HEAD, KEY_RATIO, Cell, Table
+from sinkinterp.table import ALPHA_1, EDIT, HEAD, KEY_RATIO, Cell, Table, with_all_columns
 
 from .shared.biases import PARTS, AsFarAtRandom, four_parts, seen
 from .shared.cases import Case, of_first_model, on_models
@@ -63,7 +63,6 @@ def measure(case: Case, progress: Progress) -> Table:
         rows += [{LAYERS: ALL, PART: part, **row} for row in EFFECTS.rows(case.subject, token_set, zeroed)[1:]]
     edits = [{WHAT: "edit", HEAD: None, **row} for row in without(rows, "raw ", "Sink_*")]
     heads = head_rows(case, token_set.tokens[:FEW])
-    columns: dict[str, Cell] = dict.fromkeys(name for row in (*edits, *heads) for name in row)
     n, length = token_set.tokens.shape
     note = (
         f"{case.subject.name} ({case.subject.revision or 'as saved'}): n={n}, T={length}, BOS {token_set.bos}, "
@@ -74,7 +73,7 @@ def measure(case: Case, progress: Progress) -> Table:
         f"first token's residual in its longest block; the writer's layer: {onset - 1}; {CHECK_NOTE}; loss in nats, "
         f"without the prediction at position 0; rule: {RULE}"
     )
-    return Table.of(CLAIM, note, tuple({**case.names, **columns, **row} for row in (*edits, *heads)))
+    return Table.of(CLAIM, note, with_all_columns([{**case.names, **row} for row in (*edits, *heads)]))
 
 
 def edits_in(layers: Sequence[int] | None, seeds: int) -> dict[str, Runs]:

@@ -18,7 +18,7 @@ from sinkinterp.metrics.estimates import intervals, mean_cells
 from sinkinterp.metrics.metric import next_token_loss
 from sinkinterp.plots.theme import sweep_figure
 from sinkinterp.runs.experiment import Rule
-from sinkinterp.table import EDIT, LENGTH, LOSS, MODEL, NULL, SEED, Cell, Table
+from sinkinterp.table import EDIT, LENGTH, LOSS, MODEL, NULL, SEED, Cell, Table, with_all_columns
 
 from .shared.cases import Case, of_first_model, on_models
 from .shared.corpora import long_texts
@@ -63,7 +63,6 @@ def measure(case: Case, progress: Progress) -> Table:
     hidden = tokens[:FEW, : max(length for length in lengths if length <= MOST_HIDDEN)]
     on_run = progress(f"hiding the first token of {case.subject.name}")
     costs = [{START: start, **row} for row in _costs(case.subject, hidden, reading, on_run)]
-    columns: dict[str, Cell] = dict.fromkeys(name for row in (*rows, *costs) for name in row)
     note = (
         f"{case.subject.name} ({case.subject.revision or 'as saved'}): n={len(text)}, texts of {longest} tokens, "
         f"{source}; {intervals(len(text))}; attention of the last quarter of the queries before T, mean "
@@ -73,7 +72,7 @@ def measure(case: Case, progress: Progress) -> Table:
         f"the first column's attention goes to the others; {CHECK_NOTE}; "
         f"loss in nats, of the same queries; rule: {RULE}"
     )
-    return Table.of(CLAIM, note, tuple({**case.names, **columns, **row} for row in (*rows, *costs)))
+    return Table.of(CLAIM, note, with_all_columns([{**case.names, **row} for row in (*rows, *costs)]))
 
 
 def starts_of(text: Tokens, bos: int | None) -> dict[str, Tokens]:

@@ -266,6 +266,12 @@ def _column(name: str, cells: list[Any]) -> pandas.Series:
     return pandas.Series(plain, dtype=dtype)
 
 
+def with_all_columns(rows: Sequence[Mapping[str, Cell]]) -> list[dict[str, Cell]]:
+    """The rows, with None in the columns that only others of them have."""
+    columns: dict[str, Cell] = dict.fromkeys(name for row in rows for name in row)
+    return [{**columns, **row} for row in rows]
+
+
 def on_one_line(text: str) -> str:
     """The text with line ends and other control characters as escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)

@@ -1,7 +1,6 @@
 """Figures beside the paper's numbers, and tables of runs over steps."""
 
 import math
-from statistics import fmean
 from typing import Any
 
 import plotly.graph_objects as go
@@ -10,6 +9,8 @@ from sinkinterp.plots.theme import GREY, PERCENT, colour, error_bars, escaped, t
 from sinkinterp.report.readings import short_name
 from sinkinterp.runs.trained import STEP
 from sinkinterp.table import ALPHA_1, ALPHA_SLOT, MODEL, NULL, SEED, Cell, Table
+
+from .study import means_of
 
 OPEN_MARKERS = ("circle-open", "square-open", "diamond-open", "cross-open")
 
@@ -79,9 +80,3 @@ def add_importances(figure: go.Figure, table: Table, names: list[Cell], **panel:
 def dots(index: int, symbol: str) -> dict[str, object]:
     """Marks of one colour and shape, as attributes of a trace."""
     return {"mode": "markers", "marker": {"color": colour(index), "symbol": symbol, "size": 9}}
-
-
-def means_of(table: Table, names: list[Cell], quantity: str) -> list[float]:
-    """The mean of a quantity over the rows of each model."""
-    values = (table.where(**{MODEL: name}).numbers(quantity) for name in names)
-    return [fmean([*filter(math.isfinite, each)] or [math.nan]) for each in values]

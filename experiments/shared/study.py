@@ -27,7 +27,7 @@ from sinkinterp.runs.experiment import TRAINED, Experiment, Rule, Scope
 from sinkinterp.runs.trained import SINK_LENGTH, Run, trained, valid_loss
 from sinkinterp.runs.workers import in_order
 from sinkinterp.spec import changed
-from sinkinterp.table import NULL, Cell, Table, at_this_loss, high_of, low_of, published
+from sinkinterp.table import NULL, Cell, Table, at_this_loss, high_of, low_of, published, with_all_columns
 from sinkinterp.train import checkpoint
 from sinkinterp.train.loop import Diverged, held_out_tokens, prepared
 from sinkinterp.train.recipe import RECIPES, Recipe, demo_recipe, on_text, with_variant
@@ -281,8 +281,7 @@ class Trainings:
             at_loss = {at_this_loss(default): at_equal_loss(curve, others)} if default else {}
             published_there = _published(arm, arms)
             rows.append({col.MODEL: arm.name, col.SEED: recipe.seed, **numbers, **published_there, **at_loss})
-        columns: dict[str, Cell] = dict.fromkeys(name for row in rows for name in row)  # `more` reads no diverged run
-        return Table.of("", self._protocol(scope), tuple(columns | row for row in rows))
+        return Table.of("", self._protocol(scope), with_all_columns(rows))  # `more` reads no diverged run
 
     def _default(self, scope: Scope) -> str:
         """The arm that leaves the base as it is; empty without one."""
@@ -402,11 +401,11 @@ def by_model(table: Table, quantities: tuple[str, ...] = (col.ALPHA_1, col.SINK_
             marker={"color": colour(0), "size": 8, "opacity": 0.6},
             **panel,
         )
-        means = [_finite_mean(table.where(**{col.MODEL: name}).numbers(quantity)) for name in names]
+        means = means_of(table, names, quantity)
         dash = {"symbol": "line-ew", "size": 26, "line": {"width": 3, "color": colour(0)}}
         figure.add_scatter(x=models, y=means, name="mean of the seeds", mode="markers", marker=dash, **panel)
         if quantity == col.ALPHA_1:
-            nulls = [_finite_mean(table.where(**{col.MODEL: name}).numbers(NULL)) for name in names]
+            nulls = means_of(table, names, NULL)
             grey = {"symbol": "line-ew", "size": 26, "line": {"width": 2, "color": GREY}}
             figure.add_scatter(x=models, y=nulls, name="null", mode="markers", marker=grey, **panel)
         if published(quantity) in table.frame:
@@ -421,6 +420,7 @@ def by_model(table: Table, quantities: tuple[str, ...] = (col.ALPHA_1, col.SINK_
     return themed(figure, table.title, 130 + _PANEL * max(1, len(shown)), f"{caption} {table.note}")
 
 
-def _finite_mean(values: list[float]) -> float:
-    finite = [value for value in values if math.isfinite(value)]
-    return sum(finite) / len(finite) if finite else math.nan
+def means_of(table: Table, names: list[Cell], quantity: str) -> list[float]:
+    """The mean of a quantity over the rows of each model."""
+    values = (table.where(**{col.MODEL: name}).numbers(quantity) for name in names)
+    return [fmean([*filter(math.isfinite, each)] or [math.nan]) for each in values]

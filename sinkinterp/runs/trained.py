@@ -38,7 +38,7 @@ from ..plots.theme import (
     themed,
     unique_values,
 )
-from ..table import MODEL, SEED, Cell, Table, high_of, low_of
+from ..table import MODEL, SEED, Table, high_of, low_of, with_all_columns
 from ..train import checkpoint, loop
 from ..train.checkpoint import card, push
 from ..train.distributed import joined
@@ -252,9 +252,3 @@ def training_history(histories: Mapping[str, Iterable[Mapping[str, Any]]], note:
     """
     rows = with_all_columns([{MODEL: name, **row} for name, rows in histories.items() for row in rows])
     return Table.of("Losses and sinks over training", note, rows, training)
-
-
-def with_all_columns(rows: Sequence[Mapping[str, Cell]]) -> list[dict[str, Cell]]:
-    """The rows, with None in the columns that only other rows have."""
-    columns: dict[str, Cell] = dict.fromkeys(column for row in rows for column in row)
-    return [{**columns, **row} for row in rows]

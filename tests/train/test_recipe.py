@@ -10,13 +10,13 @@ from lm.family import SPECS, model_of
 from refusals import refused
 
 import sinkinterp as si
-from sinkinterp.attention.kernels import Sigmoid
+from sinkinterp.attention.kernels import Kernel, Sigmoid, Unit
 from sinkinterp.attention.masks import Causal, Mask, Window
 from sinkinterp.data.backcopy import BigramBackcopy, BosFirst
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import PythonCode
 from sinkinterp.data.texts import Texts
-from sinkinterp.lm.attention import Learned, Rotary
+from sinkinterp.lm.attention import Learned
 from sinkinterp.lm.block import FFN, Relu
 from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import VARIANTS, attn
@@ -131,26 +131,19 @@ def test_the_demo_recipe_holds_the_variant_itself():
         assert with_variant(RECIPES["demo"], name) == Recipe(model=spec, objective=objective)
 
 
-def test_a_variant_keeps_the_sizes_of_its_recipe():
-    sigmoid = with_variant(RECIPES["paper-1b"], "sigmoid").model
-    assert sigmoid.attention == VARIANTS["sigmoid"].attention
-    assert (sigmoid.n_layers, sigmoid.d_model, sigmoid.n_heads, sigmoid.ffn.width) == (22, 2048, 16, 5632)
-    assert with_variant(RECIPES["paper-1b"], "relu").model.ffn == FFN(5632, Relu())
-
-
-def test_an_architecture_is_a_change_of_the_recipes_own():
+def test_an_architecture_is_a_change_of_the_recipes_own_at_its_sizes():
     """A recipe with rotary positions gets learned ones where they are asked for, and keeps its own for softmax."""
-    paper = RECIPES["paper-60m"]
+    paper, relu = RECIPES["paper-60m"], VARIANTS["relu_attention"].attention.kernel
     assert with_variant(paper, "softmax") == paper and with_variant(paper, "rotary") == paper
-    assert with_variant(paper, "learned").model == replace(paper.model, position=Learned())
+    for name, model in {
+        "learned": replace(paper.model, position=Learned()),
+        "sigmoid": attn(paper.model, kernel=VARIANTS["sigmoid"].attention.kernel),
+        "relu": replace(paper.model, ffn=FFN(1536, Relu())),
+        "sigmoid_length": attn(paper.model, kernel=Kernel(similarity=Sigmoid(2048.0), normaliser=Unit())),
+        "relu_attention": attn(paper.model, kernel=replace(relu, alpha=1 / 2048)),
+    }.items():
+        assert with_variant(paper, name).model == model, name
     refused(lambda: with_variant(paper, "no_such"), "no_such")
-
-
-def test_a_variant_that_depends_on_the_context_takes_the_recipes():
-    text = with_variant(RECIPES["text"], "sigmoid_length").model
-    assert text.n_ctx == 128 and text.attention.kernel.similarity == Sigmoid(128.0)
-    relu = with_variant(RECIPES["paper-60m"], "relu_attention").model
-    assert relu.n_ctx == 2048 and relu.attention.kernel.alpha == 1 / 2048
 
 
 def weights(spec: LMSpec) -> int:
@@ -182,14 +175,6 @@ def test_a_text_stands_in_for_a_recipes_data_and_begins_as_they_do():
     assert on_text(RECIPES["demo"], Path("a.txt")).data == PackedText(source=Texts("a.txt"), length=16, bos=False)
 
 
-def test_values_are_parsed_by_the_type_of_their_field():
-    settings = ["lr=1e-2", "steps=2000", "bf16=true", "micro_batch=7", "model.n_layers=4", "model.norm_eps=1"]
-    recipe = changed(Recipe(), settings)
-    assert (recipe.lr, recipe.steps, recipe.bf16, recipe.micro_batch) == (0.01, 2000, True, 7)
-    assert recipe.model.n_layers == 4 and type(recipe.model.norm_eps) is float
-    assert changed(Recipe(), []) == Recipe()
-
-
 class MaybeOfThisTest(Spec):
     size: int | None = 3
 
@@ -200,17 +185,24 @@ def test_a_field_that_may_be_empty_takes_none():
     refused(lambda: changed(MaybeOfThisTest(), ["size=x"]), "size")
 
 
-def test_a_kind_is_set_before_its_fields_whatever_the_order():
-    recipe = changed(Recipe(), ["schedule.floor=0.5", "schedule=CosineRate", "model.position=Rotary"])
-    assert recipe.schedule == CosineRate(0.5) and recipe.model.position == Rotary()
-    bos = changed(Recipe(), ["data.vocab=65", "model.vocab=65", "data.first=BosFirst"])  # which fit only together
-    assert bos.data == BigramBackcopy(vocab=65, first=BosFirst()) and bos.model.vocab == 65
+DEEPER, ONE_MORE = replace(LMSpec(), n_layers=4, norm_eps=1.0), replace(LMSpec(), vocab=65)
+MASK = "model.attention.mask"
+CHANGED = {
+    "": Recipe(),
+    "lr=1e-2 steps=2000 bf16=true micro_batch=7": Recipe(lr=0.01, steps=2000, bf16=True, micro_batch=7),
+    "model.n_layers=4 model.norm_eps=1": Recipe(model=DEEPER),
+    "schedule.floor=0.5 schedule=CosineRate": Recipe(schedule=CosineRate(0.5)),  # a kind is set before its fields
+    "data.vocab=65 model.vocab=65 data.first=BosFirst":  # which fit only together
+        Recipe(model=ONE_MORE, data=BigramBackcopy(vocab=65, first=BosFirst())),
+    f"{MASK}=Both {MASK}.left=Causal {MASK}.right=Window {MASK}.right.width=5":  # kinds without defaults
+        Recipe(model=attn(LMSpec(), mask=Causal() & Window(5))),
+}  # fmt: skip
 
 
-def test_a_kind_without_defaults_takes_its_fields_beside_it():
-    settings = ["model.attention.mask=Both", "model.attention.mask.left=Causal", "model.attention.mask.right=Window"]
-    recipe = changed(Recipe(), [*settings, "model.attention.mask.right.width=5"])
-    assert recipe.model.attention.mask == Causal() & Window(5)
+@pytest.mark.parametrize("settings", CHANGED)
+def test_settings_are_read_by_the_types_of_their_fields_whatever_the_order(settings):
+    recipe = changed(Recipe(), settings.split())
+    assert recipe == CHANGED[settings] and type(recipe.model.norm_eps) is float
 
 
 @pytest.mark.parametrize(
