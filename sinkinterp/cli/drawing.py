@@ -30,18 +30,17 @@ class Shown(OneText):
     def token_set(self, subject: "Subject", model: str, on_file: OnProgress) -> "TokenSet":
         """Its tokens; without a text, those that the model was trained on."""
         from ..backends.subject import text_to_tokens
-        from ..data.texts import named_texts
         from ..runs.inputs import Inputs
 
         check_used("--bos", self.bos, "a model with a tokenizer", subject.tokenizer)
         rule, length = self.bos or Bos.TOKENIZER, self.length
         if self.prompt is not None:
             return text_to_tokens(subject, rule).one(self.prompt, length)
-        if self.text is not None:
-            return text_to_tokens(subject, rule).first_in(named_texts(self.text, self.column or "text"), length)
-        ids = None if self.tokens is None else Path(self.tokens)
+        if self.texts is not None:
+            return text_to_tokens(subject, rule).first_in(self.texts, length)
         size = length or min(64, subject.shape.n_ctx or 64)
-        return Inputs(size, 1, rule, tokens=ids, may_be_shorter=length is None).token_set(subject, model, on_file)
+        inputs = Inputs(size, 1, rule, tokens=self.tokens, may_be_shorter=length is None)
+        return inputs.token_set(subject, model, on_file)
 
 
 def view(

@@ -59,6 +59,11 @@ def source(text: str) -> str:
     return text
 
 
+def source_file(text: str) -> Path:
+    """The path of a file that is read; see `source`."""
+    return Path(source(text))
+
+
 def written_as(*endings: str) -> Callable[[Any], Path]:
     """Returns the parser of a file that a command writes. Its name ends in one of `endings`."""
 
@@ -118,7 +123,7 @@ def check_run(folder: Path) -> None:
     check_writable(folder / "lock")
 
 
-def texts_named(text: str | None, column: str | None = None) -> "Texts | None":
+def readable_texts(text: str | None, column: str | None = None) -> "Texts | None":
     """The texts of --text. Raises InputError if they cannot be read, and for a --column that they do not have."""
     from ..data.texts import ending_of, files_of, named_texts
 
@@ -167,7 +172,7 @@ def n(about: str, *names: str, **limits: int) -> Any:
     return option(about, *names, metavar="N", **limits)
 
 
-def word(about: str, metavar: str, *names: str, parser: Callable[[str], str] = filled, **how: Any) -> Any:
+def word(about: str, metavar: str, *names: str, parser: Callable[[str], Any] = filled, **how: Any) -> Any:
     """An option that takes a text which is not empty."""
     return option(about, *names, metavar=metavar, parser=parser, **how)
 
@@ -196,7 +201,7 @@ Model = Annotated[
 Text = Annotated[str | None, word("Texts: a file, a folder, or a data set, hub:NAME.", "FILE", parser=source)]
 Prompt = Annotated[str | None, word("A text.", "TEXT")]
 Column = Annotated[str | None, word("The column of --text that holds the texts; default: text.", "NAME")]
-Tokens = Annotated[str | None, word("A .json file: a list of lists of token ids.", "FILE", parser=source)]
+Tokens = Annotated[Path | None, word("A .json file: a list of lists of token ids.", "FILE", parser=source_file)]
 Drawn = Annotated[DrawnChoice | None, option("Draw tokens: random, or repeat (one token).", metavar="HOW")]
 Bos = Annotated[BosChoice | None, option("BOS: tokenizer (as it decides), always or never.", metavar="RULE")]
 
@@ -266,9 +271,16 @@ class OneText:
     bos: Bos = None
 
     @property
-    def files(self) -> Sequence[str | None]:
+    def files(self) -> Sequence[Path | str | None]:
         """What an output may not replace."""
         return self.text, self.tokens
+
+    @property
+    def texts(self) -> "Texts | None":
+        """The texts of --text."""
+        from ..data.texts import named_texts
+
+        return None if self.text is None else named_texts(self.text, self.column or "text")
 
     def check(self) -> None:
         """Raises InputError for two inputs, an option without effect on this one, and a file that cannot be read."""
@@ -279,8 +291,8 @@ class OneText:
         if len(given) > 1:
             raise InputError(f"{' and '.join(given)} are given together; give one")
         if self.tokens is not None:
-            token_ids(Path(self.tokens))
-        texts_named(self.text, self.column)
+            token_ids(self.tokens)
+        readable_texts(self.text, self.column)
         check_used("--bos", self.bos, "a text or drawn tokens", True if self.tokens is None else None)
 
 
@@ -302,25 +314,24 @@ class ManyTexts(OneText):
         check_used("--seed", self.seed, "--drawn", self.drawn)
 
     def over(self, settings: "Preset", **others: Any) -> "Preset":
-        """The settings, with those that the user gave in their place; `others` are of other"""
+        """The settings, with those that the user gave in their place; `others` are of other options."""
         sequences = 1 if self.prompt is not None else self.sequences
         given = {"length": self.length, "sequences": sequences, "bos": self.bos, **others}
         return replace(settings, **{name: value for name, value in given.items() if value is not None})
 
     def inputs(self, settings: "Preset", is_default: bool) -> "Inputs":
         """The inputs. Fewer and shorter ones will do where `is_default` and the user gives no size, or one text."""
-        from ..data.texts import named_texts
         from ..runs.inputs import Inputs
 
         is_prompt = self.prompt is not None
-        texts = None if self.text is None else named_texts(self.text, self.column or "text")
-        given: dict[str, Any] = {"text": self.prompt if is_prompt else texts, "drawn": self.drawn, "seed": self.seed}
-        given |= {} if self.tokens is None else {"tokens": Path(self.tokens)}
         return Inputs(
             settings.length,
             settings.sequences,
             settings.bos,
-            **{name: value for name, value in given.items() if value is not None},
+            text=self.texts if self.prompt is None else self.prompt,
+            tokens=self.tokens,
+            drawn=self.drawn,
+            seed=self.seed or 0,
             may_be_shorter=self.length is None and (is_default or is_prompt),
             may_be_fewer=self.sequences is None and is_default and not is_prompt,
         )

@@ -69,7 +69,7 @@ class Asked:
 
         trainers, measurers = _workers(self.ray, self.scale is Scale.PAPER, self.device_map is not None)
         where: dict[str, Any] = {"workers": trainers, "measurers": measurers, "device_map": self.device_map}
-        where |= {"seeds": self.seeds, "text": options.texts_named(self.text), "settings": self.settings}
+        where |= {"seeds": self.seeds, "text": options.readable_texts(self.text), "settings": self.settings}
         where |= {"encoder": None if self.encoder is None else encoder_input(self.encoder)}
         plans = []
         for name, experiment in chosen.items():

@@ -74,7 +74,7 @@ def train(
     chosen = changed(replace(base, seed=how.seed), how.settings)
     if text is not None and text not in NAMED:
         column = getattr(chosen.data.source, "column", "text")
-        options.texts_named(text, None if column == "text" else column)
+        options.readable_texts(text, None if column == "text" else column)
     check_size(chosen.model)
     folder = out or cache_folder() / "runs" / chosen.key()
     if dry_run:
