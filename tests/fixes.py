@@ -464,7 +464,7 @@ FOLLOWED = {  # typed by other tests, which load and train what takes more lines
     ),
     "backends/test_patched.py": ("call model.eval(), or set it to 0", "take one of them off", "give the change as an edit"),
     "applications/test_mend.py": ("call si.without_adapter(model) first", "mends other weights than these; load {}"),
-    "applications/test_leaving_out.py": ("remove the parametrisation",),
+    "applications/test_quantising.py": ("remove the parametrisation",),
     "measurement/test_parity.py": ("read it with the Hugging Face backend", "use the Hugging Face backend"),
     "measurement/test_watching.py": ("give each a name: SinkCallback(tokens, name=...)",),
     "abuse/test_bad_calls.py": ("load it in float32",),
