@@ -165,6 +165,9 @@ def base(tmp_path_factory, text):
     return folder
 
 
+UNTRAINED = {"steps": 0, "slots": adapters.AddedKeyValue(), "trained": SlotsAlone()}
+
+
 def recipe_of(base, text, **settings):
     few = {"steps": 6, "watch_every": 2, "save_every": 2, "lr": 1e-3, "warmup": 1}
     given = {"slots": adapters.AddedLogit(first=0.0), "trained": AllWeights()}
@@ -194,19 +197,17 @@ def test_the_attention_to_the_first_token_falls_into_the_slot(made):
 
 
 def test_the_mean_key_and_value_of_the_first_token_take_its_sink_over_without_training(base, text, tmp_path):
-    few = {"steps": 0, "slots": adapters.AddedKeyValue(), "trained": SlotsAlone()}
-    made = mended(recipe_of(base, text, **few), tmp_path / "run", tmp_path)
+    made = mended(recipe_of(base, text, **UNTRAINED), tmp_path / "run", tmp_path)
     before, after = before_and_after(made.table)
     assert after["alpha_1"] < 0.6 * before["alpha_1"]
     assert made.recipe.skips and "after: the same texts without BOS" in made.table.note
-    again = mended(recipe_of(base, text, **few), tmp_path / "run", tmp_path)
+    again = mended(recipe_of(base, text, **UNTRAINED), tmp_path / "run", tmp_path)
     assert again.history == made.history and not [*(tmp_path / "run").glob("step-*")]
     refused(lambda: recipe_of(base, text, steps=0))
 
 
 def test_the_adapter_of_another_run_is_refused_and_stays(base, text, made, tmp_path):
-    few = {"steps": 0, "slots": adapters.AddedKeyValue(), "trained": SlotsAlone()}
-    for n, (first, second) in enumerate(((few, few | {"seed": 3}), ({}, few), (few, {}))):
+    for n, (first, second) in enumerate(((UNTRAINED, UNTRAINED | {"seed": 3}), ({}, UNTRAINED), (UNTRAINED, {}))):
         run = tmp_path / str(n)
         mended(recipe_of(base, text, **first), run, tmp_path)
         before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
@@ -227,8 +228,7 @@ def test_a_model_with_dropout_is_trained_without_it(text, tmp_path):
 
 
 def test_where_slots_replace_bos_texts_are_read_without_it_unless_asked(base, text, made, tmp_path):
-    few = {"steps": 0, "slots": adapters.AddedKeyValue(), "trained": SlotsAlone()}
-    mended_by_slots = mended(recipe_of(base, text, **few), tmp_path / "run", tmp_path)
+    mended_by_slots = mended(recipe_of(base, text, **UNTRAINED), tmp_path / "run", tmp_path)
     subject, plain, by_logit = (si.load(str(folder)) for folder in (mended_by_slots.folder, base, made.folder))
     with_bos = plain.tokens("cats sat on mats").tokens
     assert with_bos[0, 0] == 1 and subject.tokens("cats sat on mats").tokens.equal(with_bos[:, 1:])

@@ -123,21 +123,11 @@ def test_cut_directly_all_parts_leave_a_first_key_that_is_the_mean_of_the_others
         first_keys = head_pairs(run, layer, [1], values, on_slot=False).first_keys
     key = first_keys[:, 0].sum(1, keepdim=True).expand(-1, subject.shape.n_kv_heads, -1)
     edit = path_edit({layer: key}, [(layer, 1 // (subject.shape.n_heads // subject.shape.n_kv_heads))], 11)
-    seen = {}
-
-    def keys(name, head):
-        def read(call):
-            if call.layer == layer:
-                seen[name] = call.k[:, head * call.k.shape[1] // call.q.shape[1]]
-            return torch.zeros(len(call.q))
-
-        return read
-
-    subject.run(tokens, reads={"keys": keys("before", 1)})
-    subject.run(tokens, reads={"keys": keys("after", 1)}, edits=[edit])
-    mean = torch.stack([seen["before"][:, j] for j in range(1, 11)]).mean(0)
-    torch.testing.assert_close(seen["after"][:, 0], mean, rtol=1e-4, atol=1e-5)
-    assert seen["after"][:, 1:].equal(seen["before"][:, 1:])
+    reads = {"keys": lambda call: call.k}
+    before, after = (subject.run(tokens, reads=reads, edits=edits)["keys"][:, layer, 0] for edits in ([], [edit]))
+    mean = torch.stack([before[:, j] for j in range(1, 11)]).mean(0)
+    torch.testing.assert_close(after[:, 0], mean, rtol=1e-4, atol=1e-5)
+    assert after[:, 1:].equal(before[:, 1:])
 
 
 def test_a_sink_that_one_known_neuron_makes_is_found():

@@ -57,7 +57,9 @@ def spiked():
     model.transformer.ln_f.register_forward_pre_hook(lambda module, given: seen["residual"].append(given[0]))
     with torch.no_grad():
         model(tokens_of())
-    return report, {name: torch.stack(values, 1) for name, values in seen.items()}
+    seen = {name: torch.stack(values, 1) for name, values in seen.items()}
+    q, k, _ = rearrange(seen["qkv"], "s layer i (three h d) -> three s layer h i d", three=3, h=4)
+    return report, seen | {"q": q, "k": k}
 
 
 def test_a_spike_is_found_where_it_was_planted(spiked):
@@ -74,28 +76,29 @@ def test_a_spike_is_found_where_it_was_planted(spiked):
     assert report.extra(massive.TOP_ENTRIES)[:, 2:, :, 2].eq(7).all()
 
 
+def first_and_others(pairs):
+    """Means over queries: of the pair with the first key, and of the mean pair with the others that a query sees."""
+    others = torch.stack([pairs[..., i, 1 : i + 1].mean(-1) for i in range(1, 17)], -1)
+    return pairs[..., 1:, 0].mean(-1), others.mean(-1)
+
+
 def test_angles_and_norm_products_are_those_of_the_queries_and_keys(spiked):
     report, seen = spiked
-    q, k, _ = rearrange(seen["qkv"], "s layer i (three h d) -> three s layer h i d", three=3, h=4)
+    q, k = seen["q"], seen["k"]
     products = q.norm(dim=-1)[..., :, None] * k.norm(dim=-1)[..., None, :]
     cosines = einsum(q, k, "s layer h i d, s layer h j d -> s layer h i j") / products
     for metric, pairs in {qk.QK_ANGLES: cosines, qk.QK_NORM_PRODUCTS: products * 12**-0.5}.items():
-        first = pairs[..., 1:, 0].mean(-1)
-        others = torch.stack([pairs[..., i, 1 : i + 1].mean(-1) for i in range(1, 17)], -1).mean(-1)
-        torch.testing.assert_close(report.extra(metric), torch.stack((first, others), -1), rtol=1e-4, atol=1e-4)
+        expected = torch.stack(first_and_others(pairs), -1)
+        torch.testing.assert_close(report.extra(metric), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_gap_is_of_mean_cosines_and_mean_products_of_lengths_as_its_note_says(spiked):
     report, seen = spiked
-    q, k, _ = rearrange(seen["qkv"], "s layer i (three h d) -> three s layer h i d", three=3, h=4)
+    q, k = seen["q"], seen["k"]
     lengths = q.norm(dim=-1)[..., :, None] * k.norm(dim=-1)[..., None, :] * 12**-0.5
     scores = einsum(q, k, "s layer h i d, s layer h j d -> s layer h i j") * 12**-0.5
-    others = torch.ones(17, 17).tril(-1)[1:].roll(1, 1)  # keys 1 to i of query i
-
-    def means(pairs):
-        return pairs[..., 1:, 0].mean(-1), ((pairs[..., 1:, :] * others).sum(-1) / others.sum(-1)).mean(-1)
-
-    (cosine, cosine_others), (length, length_others), scored = map(means, (scores / lengths, lengths, scores))
+    means = map(first_and_others, (scores / lengths, lengths, scores))
+    (cosine, cosine_others), (length, length_others), scored = means
     table = score_gaps_by_head(report)
     found = torch.tensor(table.numbers("score gap")).reshape(3, 4)
     expected = (cosine * length - cosine_others * length_others).mean(0)
@@ -106,8 +109,7 @@ def test_the_gap_is_of_mean_cosines_and_mean_products_of_lengths_as_its_note_say
 
 def test_ranks_are_energies_over_the_largest_singular_value_squared(spiked):
     report, seen = spiked
-    keys = rearrange(seen["qkv"], "s layer i (three h d) -> three s layer h i d", three=3, h=4)[1]
     updates = rearrange(seen["z"], "s layer i (h d) -> s layer h i d", h=4)
-    for metric, x in {KEY_RANK: keys, UPDATE_RANK: updates}.items():
+    for metric, x in {KEY_RANK: seen["k"], UPDATE_RANK: updates}.items():
         expected = x.square().sum((-2, -1)) / torch.linalg.matrix_norm(x, 2).square()
         torch.testing.assert_close(report.extra(metric), expected, rtol=1e-3, atol=1e-4)

@@ -5,16 +5,17 @@ from functools import partial
 import pytest
 import torch
 from backends.own_modules import NanoGPT
-from backends.zoo import VOCAB, model_of, tokens_of
+from backends.zoo import VOCAB, model_of, subject_of, tokens_of
 from lm.family import SPECS
 from refusals import refused
 from torch import nn
 from transformers import AttentionInterface, Trainer, TrainerCallback, TrainingArguments
 
 import sinkinterp as si
-from sinkinterp.attention.sites import RESIDUAL
+from sinkinterp.attention import sites
+from sinkinterp.interventions import Change, SetTo
 from sinkinterp.lm.model import build
-from sinkinterp.measurement.watching import induction_scores
+from sinkinterp.measurement.watching import induction, induction_scores, uniform_induction
 from sinkinterp.metrics import residuals
 from sinkinterp.metrics.importance import above_controls, control_positions
 from sinkinterp.metrics.metric import Metric
@@ -69,7 +70,7 @@ def test_the_numbers_are_those_of_a_measurement_and_reach_history_and_reporters(
     trainer = watched(trainer_of(tmp_path), every=3, epsilon=0.2)
     trainer.train()
     row = rows_of(trainer)[-1]
-    peak = Metric("peak", RESIDUAL, residuals.peak)
+    peak = Metric("peak", sites.RESIDUAL, residuals.peak)
     report = si.measure(trainer.model.eval(), TOKENS, instruments=[(peak,)])
     excess = report.importance - report.null
     expected = {
@@ -231,3 +232,23 @@ def test_arguments_that_do_not_fit_are_refused():
     refused(lambda: si.SinkCallback("a text", 1).step(model, 1))
     model.lm_head.weight.ds_id = 0
     refused(lambda: si.SinkCallback(TOKENS, 1).step(model, 1))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama with grouped queries", "gpt-oss with sink logits"])
+@pytest.mark.parametrize("length", [8, 13])
+def test_scores_are_those_of_the_whole_pattern(name, length):
+    subject = subject_of(name)
+    half = torch.randint(subject.shape.vocab, (3, length // 2), generator=torch.Generator().manual_seed(5))
+    scores = induction_scores(subject, 3, length, seed=5)
+    weights = si.attention_weights(subject, torch.cat((half, half), 1))  # sequence layer head query key
+    h = length // 2
+    expected = torch.stack([weights[..., i, i - h + 1] for i in range(h, 2 * h)]).mean(0)
+    torch.testing.assert_close(scores, expected.float())
+
+
+def test_uniform_attention_has_the_score_of_the_null():
+    subject = subject_of("gpt2")
+    half = torch.randint(subject.shape.vocab, (2, 5))
+    metric, zero = Metric("induction", sites.CALL, induction), Change(sites.QUERIES, SetTo(0.0))
+    scores = si.measure(subject, torch.cat((half, half), 1), edits=zero, instruments=[(metric,)]).extra(metric)
+    torch.testing.assert_close(scores, torch.full_like(scores, uniform_induction(11)))
