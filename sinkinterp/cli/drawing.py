@@ -22,7 +22,7 @@ Drawing = Annotated[Path, file("Write the page, .html, or one map: .png, .pdf, .
 
 
 @dataclass(frozen=True)
-class Shown(OneText):
+class OneTextOrPrompt(OneText):
     """The text that is shown."""
 
     prompt: options.Prompt = None
@@ -46,7 +46,7 @@ class Shown(OneText):
 def view(
     model: options.Model,
     *,
-    given: Shown,
+    given: OneTextOrPrompt,
     head: options.Heads = [],
     layer: Annotated[list[int], n("Show this layer only; repeatable.", min=0)] = [],
     edit: options.Edits = [],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ..checks import InputError, both_or_none, refusing
 from ..data.progress import progress_bars
 from . import options
-from .options import Given, Head, Loading, LoadingIn, Written, WrittenTable, option
+from .options import Head, Loading, LoadingIn, Outputs, TableOutputs, TextsOrPrompt, option
 from .terminal import brief, deliver, say
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ def explain(
     place: Annotated[bool, option("Say if the sink is bound to its place or to BOS instead.", "--place")] = False,
     answer: Answer = None,
     instead: Instead = None,
-    given: Given,
+    given: TextsOrPrompt,
     loading: Loading,
     full: options.Full = False,
-    written: Written,
+    outputs: Outputs,
 ) -> None:
     """Say why heads look at the first token: which parts make the sink, and what cuts remove.
 
@@ -43,7 +43,7 @@ def explain(
     both_or_none(answer, instead, "--answer and --instead")
     if place and (head or answer):
         raise InputError("--place asks about the sink of all heads; leave --head, --answer and --instead out")
-    written.check(*given.files)
+    outputs.check(*given.files)
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:
         from ..measurement.explaining import cut_maps, explain as explain_heads
@@ -63,17 +63,17 @@ def explain(
             bound = place_or_token(subject, token_set, seed=seed, progress=progress("masking"))
             section = Section(bound.title, bound.note, [bound.plot()], [bound])
             of_place = partial(page, f"{short_name(subject.name)}: place or token", [bound.title], [section])
-            deliver([bound], (written.save, bound.to_dict), (written.out, of_place), form=written.format)
+            deliver([bound], (outputs.save, bound.to_dict), (outputs.out, of_place), form=outputs.format)
             return
         asked: dict[str, Any] = {"head": head or None, "answer": answer, "instead": instead, "seed": seed}
         found = explain_heads(subject, token_set, **asked, progress=progress("explaining"))
-        maps = {} if written.out is None else cut_maps(subject, token_set, found, progress)
+        maps = {} if outputs.out is None else cut_maps(subject, token_set, found, progress)
     tables = [replace(table, note=table.note.removeprefix(found.note).lstrip("; ")) for table in found.tables()]
-    full_tables = tables if full or written.format else ()
+    full_tables = tables if full or outputs.format else ()
     shown = brief(found.sentence, _of_strongest(found), found.note, full=full_tables)
     title = f"{short_name(subject.name)}: why heads look at {found.target}"
-    files = written.answer_files(found.sentence, found.tables(), partial(_explained_page, title, found, maps))
-    deliver(shown, *files, form=written.format)
+    files = outputs.answer_files(found.sentence, found.tables(), partial(_explained_page, title, found, maps))
+    deliver(shown, *files, form=outputs.format)
 
 
 def _explained_page(title: str, found: "Explanation", maps: "Mapping[tuple[int, int], list[CutMap]]") -> str:
@@ -214,7 +214,7 @@ def patch(
     position: options.Positions = [],
     loading: LoadingIn,
     full: options.Full = False,
-    written: WrittenTable,
+    outputs: TableOutputs,
 ) -> None:
     """Patch activations of one run into another, and map what each restores.
 
@@ -224,7 +224,7 @@ def patch(
     compared.check(what.site is Site.PATHS)
     if compared.sink and what.first_order:
         raise InputError("--first-order differentiates logits, and --sink reads attention; leave one of them out")
-    written.check()
+    outputs.check()
     say(f"loading {model}{'' if compared.into is None else f' and {compared.into}'}")
     with progress_bars(in_lines=True) as progress:
         from ..measurement.activation_patching import RESTORED
@@ -243,8 +243,8 @@ def patch(
         lead = f"{subject.name} into {asked['target'].name}: {' | '.join(asked['tokens'])}"
     section = Section.of(table, "The share of the clean run that each place restores")
     as_page = partial(page, f"{short_name(subject.name)}: activation patching", lead, [section])
-    shown = brief(_sentence(strongest), strongest, full=[strongest] if full or written.format else ())
-    deliver(shown, *written.table_files(table, as_page), form=written.format)
+    shown = brief(_sentence(strongest), strongest, full=[strongest] if full or outputs.format else ())
+    deliver(shown, *outputs.table_files(table, as_page), form=outputs.format)
 
 
 def _sentence(strongest: "Table") -> str:

@@ -12,7 +12,7 @@ import typer
 from ..checks import InputError, each_once, finite_number
 from ..data.progress import progress_bars
 from . import options
-from .options import Given, Loading, LoadingIn, ManyTexts, Written, WrittenTable, file, n, option
+from .options import Loading, LoadingIn, ManyTexts, Outputs, TableOutputs, TextsOrPrompt, file, n, option
 from .terminal import brief, deliver, overview, say
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ HELD = {  # the tables whose rows each option chooses
 
 
 @dataclass(frozen=True)
-class How:
+class Settings:
     """With what settings a model is measured: published ones, or the default, with what the user gave."""
 
     epsilon: Annotated[float | None, option("A head has a sink above it; default: 0.3.", metavar="SHARE")] = None
@@ -50,7 +50,7 @@ class How:
     ] = None
     first_only: Annotated[bool, option("Measure position 0 alone: for long sequences.", "--first-only")] = False
 
-    def settings(self, given: Given, loading: Loading) -> "Preset":
+    def settings(self, given: TextsOrPrompt, loading: Loading) -> "Preset":
         """The settings."""
         from ..measurement.measure import PRESETS, Preset
 
@@ -89,7 +89,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class WrittenReport(WrittenTable):
+class ReportOutputs(TableOutputs):
     """In which form a command writes a report, or a table chosen from it, and its figure."""
 
     save: Annotated[
@@ -109,21 +109,21 @@ class WrittenReport(WrittenTable):
 def measure(
     model: options.Model,
     *,
-    given: Given,
+    given: TextsOrPrompt,
     edit: options.Edits = [],
-    how: How,
+    how: Settings,
     loading: LoadingIn,
     rows: Rows,
     full: options.Full = False,
-    written: WrittenReport,
+    outputs: ReportOutputs,
 ) -> None:
     """Measure the attention sinks of a model.
 
     Example: sinkinterp measure smollm2 --save sinks.csv
     """
     rows.check(full)
-    written.check_table(rows.table)
-    written.check(*given.files)
+    outputs.check_table(rows.table)
+    outputs.check(*given.files)
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:
         from ..pages.report import measurement_page
@@ -138,19 +138,19 @@ def measure(
         of_report = report, settings.epsilon, subject.label
         chosen = rows.of(*of_report)
     shown = [chosen] if chosen is not None else (overview_tables if full else overview)(*of_report)
-    files = written.table_files(chosen or report, partial(measurement_page, *of_report))
+    files = outputs.table_files(chosen or report, partial(measurement_page, *of_report))
     skipped, length = report.protocol.texts_too_short, report.protocol.length
     remarks = [f"{skipped} texts shorter than {length} tokens were passed over."] if skipped else []
-    deliver([*shown, *remarks], *files, form=written.format)
+    deliver([*shown, *remarks], *files, form=outputs.format)
 
 
 def measured(
     subject: "Subject",
     model: str,
-    given: Given,
+    given: TextsOrPrompt,
     settings: "Preset",
     edits: "Sequence[Edit]",
-    how: How,
+    how: Settings,
     progress: "Progress",
 ) -> "Report":
     """The report on the input: on one whole text, on the given ones, or on docstrings until the interval is narrow."""
@@ -180,11 +180,11 @@ def measured(
 def compare(
     model: Annotated[list[str], typer.Argument(help="Models, or one model with edits.", metavar="MODEL...")],
     *,
-    given: Given,
+    given: TextsOrPrompt,
     edit: options.Edits = [],
-    how: How,
+    how: Settings,
     loading: LoadingIn,
-    written: WrittenTable,
+    outputs: TableOutputs,
 ) -> None:
     """Put the sinks of several models side by side, or of a model before and after edits.
 
@@ -193,7 +193,7 @@ def compare(
     each_once(model, "MODEL")
     if len(model) == 1 and not edit:
         raise InputError("name two models, or edits of one, such as `sinkinterp compare MODEL --edit 'ZeroKeyBias()'`")
-    written.check(*given.files)
+    outputs.check(*given.files)
     say(f"loading {', '.join(model)}")
     with progress_bars(in_lines=True) as progress:
         from ..backends.model_files import check_named
@@ -224,7 +224,7 @@ def compare(
             table = sinks_by(MODEL, reports, settings.epsilon)
     heading = f"{', '.join(map(short_name, model))}: attention sinks{' before and after edits' * (len(model) == 1)}"
     as_page = partial(page, heading, table.title, [Section("", table.note, tables=[table])])
-    deliver([table], *written.table_files(table, as_page), form=written.format)
+    deliver([table], *outputs.table_files(table, as_page), form=outputs.format)
 
 
 def check(model: options.Model, format: options.Format = None) -> None:
@@ -251,18 +251,18 @@ Tolerance = Annotated[float, option("The change of a head's output that is toler
 def cache(
     model: options.Model,
     *,
-    given: Given,
+    given: TextsOrPrompt,
     loading: Loading,
     tolerance: Tolerance = 0.1,
     bits: Annotated[list[int], n("Bits of rounded keys and values; repeatable.", min=2, max=32)] = [8, 4, 2],
     full: options.Full = False,
-    written: Written,
+    outputs: Outputs,
 ) -> None:
     """Say how many first tokens a rolling cache must keep, and what rounding it costs.
 
     Example: sinkinterp cache smollm2 --out cache.html
     """
-    written.check(*given.files)
+    outputs.check(*given.files)
     finite_number(tolerance, "--tolerance", above=0, most=1)
     _check_cached(given.length)
     say(f"loading {model}")
@@ -279,9 +279,9 @@ def cache(
     answer = f"{losses.answer()} {quantising.cache_answer(rounded)}"
     tables = [losses.table(), heads, rounded]
     everything = [losses.table(), eviction.needs_table(heads), rounded]
-    shown = brief(answer, tables[0].largest(eviction.WINDOW), full=everything if full or written.format else ())
+    shown = brief(answer, tables[0].largest(eviction.WINDOW), full=everything if full or outputs.format else ())
     as_page = partial(page, f"{subject.name}: how many first tokens must stay?", answer, map(Section.of, tables))
-    deliver(shown, *written.answer_files(answer, tables, as_page), form=written.format)
+    deliver(shown, *outputs.answer_files(answer, tables, as_page), form=outputs.format)
 
 
 def _check_cached(length: int | None) -> None:
@@ -306,13 +306,13 @@ def mask(
     times: Annotated[float, option("An outlier's norm is above X medians.", metavar="X")] = 10.0,
     heads: Annotated[bool, option("Also which heads can be zeroed together: hundreds of passes.", "--heads")] = False,
     full: options.Full = False,
-    written: Written,
+    outputs: Outputs,
 ) -> None:
     """Say which tokens and dimensions quantisers and dictionaries should leave out.
 
     Example: sinkinterp mask smollm2 --save mask.json
     """
-    written.check(*given.files)
+    outputs.check(*given.files)
     if given.sequences == 1:
         raise InputError("it fits on one half of the texts and tests on the other, so it takes two or more")
     say(f"loading {model}")
@@ -330,6 +330,6 @@ def mask(
             dormant = dormant_heads(subject, ids, progress=progress("leaving out heads"))
             tables += [dormant.table(), dormant.cuts]
             answer, more = f"{answer} {dormant.answer()}", more | {"heads": dormant.to_dict()}
-    shown = brief(answer, tables[0].largest(outliers.LONGEST), full=tables if full or written.format else ())
+    shown = brief(answer, tables[0].largest(outliers.LONGEST), full=tables if full or outputs.format else ())
     as_page = partial(page, f"{subject.name}: what should be left out?", answer, map(Section.of, tables))
-    deliver(shown, *written.answer_files(answer, tables, as_page, more), form=written.format)
+    deliver(shown, *outputs.answer_files(answer, tables, as_page, more), form=outputs.format)

@@ -350,7 +350,7 @@ class ManyTexts(OneText):
 
 
 @dataclass(frozen=True)
-class Given(ManyTexts):
+class TextsOrPrompt(ManyTexts):
     """What a model reads, which may be a text of the command line."""
 
     prompt: Prompt = None
@@ -391,7 +391,7 @@ class LoadingIn(Loading):
 
 
 @dataclass(frozen=True)
-class Written:
+class Outputs:
     """In which form a command answers: what it prints, and the files that it writes."""
 
     format: Format = None
@@ -412,7 +412,7 @@ class Written:
 
 
 @dataclass(frozen=True)
-class WrittenTable(Written):
+class TableOutputs(Outputs):
     """In which form a command writes one table, and its figure."""
 
     save: SavedTable = None

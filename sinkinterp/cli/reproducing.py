@@ -40,7 +40,7 @@ SCALES = (
 
 
 @dataclass(frozen=True)
-class Asked:
+class Conditions:
     """On which models experiments are run, with what, and where."""
 
     scale: Annotated[Scale | None, option(SCALES, metavar="SCALE")] = None
@@ -139,7 +139,7 @@ _NAMES = typer.Argument(
 def reproduce(
     names: Annotated[list[str], _NAMES],
     *,
-    asked: Asked,
+    conditions: Conditions,
     dry_run: Annotated[bool, option("Say how many hours it takes, and run nothing.", "--dry-run")] = False,
     format: options.Format = None,
     save: options.SavedTable = None,
@@ -156,27 +156,27 @@ def reproduce(
     given = experiment_names() if is_all else list(dict.fromkeys(map(full_name, names)))
     if save is not None and len(given) > 1:
         raise InputError("--save writes the table of one experiment; leave it out, or name one")
-    asked.check()
-    check_outputs(force, save, reads=(asked.text,))
+    conditions.check()
+    check_outputs(force, save, reads=(conditions.text,))
     say(f"preparing {', '.join(names)}")
     with progress_bars(in_lines=True) as progress:
         from ..backends.model_files import check_named
         from ..runs.experiment import check_default, check_scope, load_experiment
 
         loaded = {name: load_experiment(name) for name in given}
-        chosen = {name: each for name, each in loaded.items() if not is_all or asked.scale in (None, *each.scales)}
-        _check_chapters(out, [*chosen], None if asked.model else asked.scale, force or dry_run)
-        plans = asked.planned(chosen, out, progress)
+        chosen = {name: each for name, each in loaded.items() if not is_all or conditions.scale in (None, *each.scales)}
+        _check_chapters(out, [*chosen], None if conditions.model else conditions.scale, force or dry_run)
+        plans = conditions.planned(chosen, out, progress)
         for plan in [] if is_all else plans:
             check_scope(plan.name, plan.experiment, plan.scope)
-        for name in asked.model:
+        for name in conditions.model:
             check_named(name)
         costs, left_out, shown = list[ChapterCost](), list[str](), list[Part]()
         for plan in plans:
             try:
                 if is_all:
                     check_scope(plan.name, plan.experiment, plan.scope)
-                    check_default(plan.experiment, plan.scope, asked.scale)
+                    check_default(plan.experiment, plan.scope, conditions.scale)
                 if dry_run:
                     costs.append(plan.cost())
                 else:
