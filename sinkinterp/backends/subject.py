@@ -198,8 +198,16 @@ def token_set_for(subject: Any, tokens: TokensLike | Any, column: str = "text") 
 
 
 def pads_of(subject: Any) -> dict[int, int]:
-    """The ids of padding, and how often they must be repeated to be no text: once, or twice for a BOS or an EOS."""
-    owners = (subject.tokenizer, getattr(getattr(subject, "model", None), "config", None))
-    pads = {getattr(owner, "pad_token_id", None): least for least, owner in reversed([*enumerate(owners, 1)])}
-    marks = [getattr(owner, f"{name}_token_id", None) for owner in owners for name in ("bos", "eos")]
-    return {pad: 2 if pad in marks else least for pad, least in pads.items() if pad is not None}
+    """The ids of padding, and how often each must be repeated to be no text.
+
+    Once is enough for the padding of the tokenizer. It is twice for one that the configuration alone names, and for a
+    BOS or an EOS.
+    """
+    tokenizer, config = subject.tokenizer, getattr(getattr(subject, "model", None), "config", None)
+    marks = [getattr(owner, f"{name}_token_id", None) for owner in (tokenizer, config) for name in ("bos", "eos")]
+    pads: dict[int, int] = {}
+    for owner, least in ((config, 2), (tokenizer, 1)):
+        pad = getattr(owner, "pad_token_id", None)
+        if pad is not None:
+            pads[pad] = 2 if pad in marks else least
+    return pads
