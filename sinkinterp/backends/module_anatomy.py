@@ -480,9 +480,9 @@ def _turn(record: Record, operation: Operation) -> Operand | None:
     axes = [axis for axis, size in enumerate(rows.shape) if size == shape[axis] == length]
     if len(axes) != 1:
         return None
-    source, table = record.source(number) or ("", None)
-    is_table = table is not None and _are_first(table, rows, axes[0])
-    return Operand(operation.place, number, index, 1.0, len(shape), axes[0], shape.index(batch), source, is_table)
+    batch_axis, (source, table) = shape.index(batch), record.source(number) or ("", None)
+    is_table = table is not None and _are_first(table, rows.narrow(batch_axis, 0, 1), axes[0])
+    return Operand(operation.place, number, index, 1.0, len(shape), axes[0], batch_axis, source, is_table)
 
 
 def _mixes_positions(record: Record, operation: Operation) -> bool:

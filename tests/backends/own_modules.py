@@ -82,7 +82,7 @@ class NanoGPT(Table):
         if targets is None:
             return super().forward(idx)[:, [-1]], None
         logits = super().forward(idx)
-        return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten()) + logits.logsumexp(-1).square().mean()
 
 
 class RMSNorm(nn.Module):
@@ -276,19 +276,22 @@ class Multihead(NanoGPT):
         super().__init__()
         self.blocks = nn.ModuleList([PreNorm(ModuleAttention) for _ in range(LAYERS)])
 
+    def embed(self, ids):
+        return self.wte(ids) + self.wpe(torch.ones_like(ids).cumsum(1) - 1)
+
 
 class NoBlocks(Table):
-    """No block is a module: norms, attention and feed-forward layers stand in lists, as in x-transformers."""
+    """No block is a module: attention and feed-forward layers with their norms stand in one list."""
 
     def __init__(self):
         super().__init__(nn.Identity)
-        self.norms = nn.ModuleList([nn.LayerNorm(D) for _ in range(2 * LAYERS)])
-        self.layers = nn.ModuleList([part() for _ in range(LAYERS) for part in (GroupedAttention, MLP)])
+        parts = [part for _ in range(LAYERS) for part in (GroupedAttention, MLP)]
+        self.layers = nn.ModuleList([nn.Sequential(nn.LayerNorm(D), part()) for part in parts])
 
     def forward(self, ids):
         x = self.wte(ids)
-        for norm, layer in zip(self.norms, self.layers, strict=True):
-            x += layer(norm(x))
+        for layer in self.layers:
+            x += layer(x)
         return self.head(self.norm(x))
 
 
@@ -312,15 +315,16 @@ class Heads(nn.Module):
     def __init__(self):
         super().__init__()
         self.heads, self.proj = nn.ModuleList([Head() for _ in range(H)]), nn.Linear(D, D)
+        self.attn = nn.Dropout(0.2)
 
     def forward(self, x):
-        return self.proj(torch.cat([head(x) for head in self.heads], -1))
+        return self.attn(self.proj(torch.cat([head(x) for head in self.heads], -1)))
 
 
 def attended(module, x, parts=("query", "key", "value")):
     """What `Heads` computes, by PyTorch's own attention: how a user describes it."""
     q, k, v = (torch.stack([getattr(head, part)(x) for head in module.heads], 1) for part in parts)
-    return module.proj(merged(sdpa(q, k, v, is_causal=True)))
+    return module.attn(module.proj(merged(sdpa(q, k, v, is_causal=True))))
 
 
 class Course(NanoGPT):

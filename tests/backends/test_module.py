@@ -7,6 +7,7 @@ import torch
 from backends import own_modules as zoo
 from backends.own_modules import LAYERS, ROWS, VOCAB, D, H, written_out
 from backends.test_interventions import EDITS, MORE_EDITS, TOKENS
+from backends.zoo import ShiftPositions
 from refusals import refused
 from torch import nn
 
@@ -91,10 +92,11 @@ def test_a_module_is_read_as_its_own_eager_computation(name, subjects):
     assert model.training and all("forward" not in vars(module) for module in model.modules())
 
 
-def swapped_rows(name, model):
-    """Exchanges positions 2 and 7 of what is added for positions, or of the rotation that a module keeps."""
-    rows = [*range(ROWS)]
-    rows[2], rows[7] = 7, 2
+SWAPPED = [0, 1, 7, 3, 4, 5, 6, 2, *range(8, ROWS)]
+
+
+def change_rows(name, model, rows=SWAPPED):
+    """Changes the order of what is added for positions, or of the rotation that a module keeps."""
     tables = {"wpe": [("wpe.weight", 0)], "pos": [("pos", 1)], "pe": [("pe", 1)], "": [("cos", 1), ("sin", 1)]}
     for key, axis in tables[MODULES[name][-1]]:
         tensor = {**dict(model.named_parameters()), **dict(model.named_buffers())}[key]
@@ -165,9 +167,17 @@ KEPT = [name for name in MODULES if MODULES[name][-1] or name == "nanochat"]
 @pytest.mark.parametrize("name", KEPT)
 def test_a_swap_of_positions_is_a_swap_of_the_rows_that_a_module_keeps(name, subjects):
     logits, model = subjects[name].run(IDS, edits=[si.SwapPositions(2, 7)]).logits, peaked(MODULES[name][0])
-    swapped_rows(name, model)
+    change_rows(name, model)
     close(logits, bare(model))
     assert not torch.allclose(logits, bare(subjects[name].model), atol=1e-3)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_tokens_move_to_rows_that_their_text_does_not_reach(name, subjects):
+    logits, model = subjects[name].run(IDS, edits=[ShiftPositions(5, start=2)]).logits, peaked(MODULES[name][0])
+    change_rows(name, model, [0, 1, *range(7, ROWS), *range(2, 7)])
+    close(logits, bare(model))
+    refused(lambda: subjects[name].run(IDS, edits=[ShiftPositions(ROWS)]), str(ROWS))
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if MODULES[name][-1]])
@@ -192,9 +202,9 @@ def test_a_module_that_its_owner_moves_or_changes_is_read_as_it_is_then(name):
     subject, model = si.load(peaked(MODULES[name][0])), peaked(MODULES[name][0])
     for one in (subject.model, model):
         one.double()
-        swapped_rows(name, one)
+        change_rows(name, one)
         one.wte.weight = one.head.weight = nn.Parameter(one.wte.weight.data.flip(0))
-    swapped_rows(name, model)
+    change_rows(name, model)
     torch.testing.assert_close(subject.run(IDS, edits=[si.SwapPositions(2, 7)]).logits, bare(model))
     torch.testing.assert_close(subject.run(IDS).logits, bare(subject.model))
     assert subject.dtype == torch.float64
@@ -251,6 +261,9 @@ def test_a_patched_module_returns_what_an_edited_run_does(name, subjects):
     expected, before = subject.run(IDS, edits=[edit]).logits, bare(subject.model)
     with si.patched(subject, edit):
         torch.testing.assert_close(bare(subject.model), expected)
+        if name == "nanoGPT":  # without targets it computes no loss
+            torch.testing.assert_close(subject.model.eval()(IDS)[0], expected[:, -1:])
+            subject.model.train()
     assert bare(subject.model).equal(before) and "forward" not in vars(subject.model)
 
 
