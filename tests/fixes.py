@@ -440,6 +440,7 @@ TYPED = {
     ),
     "give it once": ("cli('measure OURS --epsilon 0.1 --epsilon 0.2')", "cli('measure OURS --epsilon 0.1')"),
     "use --length 4, or more": ("cli('cache TEXTUAL --length 3')", "cli('cache TEXTUAL --length 4 --sequences 2')"),
+    "see `sinkinterp list variants`": ("si.trained('sofmax')", "cli('list variants')"),
     "see `sinkinterp list experiments`": ("cli('reproduce nothing')", "cli('list experiments')"),
     "; see {} --help": ("cli('measure OURS --nothing')", "cli('measure --help')"),
 }  # fmt: skip

@@ -17,8 +17,18 @@ from .model import LMSpec, WrittenInit
 BASE = LMSpec(position=parts.Learned())
 
 
+class Variants(dict[str, LMSpec]):
+    """Specs by name. Raises InputError, which names what is near, for any other name."""
+
+    def __missing__(self, name: str) -> LMSpec:
+        raise InputError(f"{name!r} is not a variant{nearest(name, self)}; see `sinkinterp list variants`")
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} variants: {', '.join(self)}>"
+
+
 @cache
-def variants(base: LMSpec) -> Mapping[str, LMSpec]:
+def variants(base: LMSpec) -> Variants:
     """Every architecture of the study as a change of `base`, which is its "softmax". Some of them may equal `base`.
 
     Sizes are those of `base`, the width of the feed-forward layers included. "llama" is Llama at these sizes.
@@ -26,7 +36,7 @@ def variants(base: LMSpec) -> Mapping[str, LMSpec]:
     named = {"llama": _llama(base), "softmax": base}
     for _, family in _FAMILIES:
         named |= family(base)
-    return MappingProxyType(named)
+    return Variants(named)
 
 
 @cache
@@ -173,16 +183,6 @@ def distinct(specs: Mapping[str, LMSpec]) -> dict[str, LMSpec]:
     for name, spec in specs.items():
         names.setdefault(spec, name)
     return {name: spec for spec, name in names.items()}
-
-
-class Variants(dict[str, LMSpec]):
-    """Specs by name. Raises InputError, which names what is near, for any other name."""
-
-    def __missing__(self, name: str) -> LMSpec:
-        raise InputError(f"{name!r} is not a variant{nearest(name, self)}; si.VARIANTS holds {len(self)}")
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} variants: {', '.join(self)}>"
 
 
 VARIANTS = Variants(distinct(variants(BASE)))

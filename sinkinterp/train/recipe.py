@@ -13,7 +13,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ..attention import Mask
 from ..attention.slots import NoSlots
-from ..checks import InputError, choice, nearest, refusal
+from ..checks import InputError, instance_of, refusal
 from ..data import packing  # noqa: F401  registers its kinds of data, which recipe files name
 from ..data.backcopy import BigramBackcopy
 from ..data.packing import PackedText
@@ -270,7 +270,7 @@ def with_variant(recipe: Recipe, name: str) -> Recipe:
     for a name that no architecture has.
     """
     slots = recipe.model.attention.slots  # which stay, though most variants are written for a model without them
-    model = choice(name, variants(attn(recipe.model, slots=NoSlots())), "variant")
+    model = variants(attn(recipe.model, slots=NoSlots()))[name]
     if model.attention.slots == NoSlots() and not model.before.count:
         model = attn(model, slots=slots)
     last = shown_ahead(model.attention.mask, recipe.data.length)
@@ -292,20 +292,19 @@ def described(recipe: Recipe | str, settings: Mapping[str, Any]) -> Recipe:
 
     Raises InputError as `with_variant` and `changed` do, and TypeError for a name that is not a setting.
     """
-    if not isinstance(recipe, Recipe) and recipe not in [*VARIANTS]:
-        given = f"{recipe!r:.40}" if isinstance(recipe, str) else type(recipe).__name__
-        raise InputError(f"{given} is not a recipe or a variant{nearest(recipe, VARIANTS)}")
     made = with_variant(RECIPES["demo"], recipe) if isinstance(recipe, str) else recipe
-    own = {field.name: field.name for field in fields(made)}
-    paths = {field.name: f"model.{field.name}" for field in fields(made.model)} | own | {"length": "data.length"}
+    instance_of(made, Recipe, "a training has a recipe, or the name of a variant")
+    of_model = {field.name: f"model.{field.name}" for field in fields(made.model)}
+    paths = of_model | {field.name: field.name for field in fields(made)} | {"length": "data.length"}
     if unknown := [word for word in settings if word not in paths and "." not in word]:
         raise TypeError(
             f"got an unexpected keyword argument {unknown[0]!r}, which is not a setting of a recipe or a model"
         )
-    named = {paths.get(word, word): value for word, value in settings.items()}
-    named = {"model.n_ctx": named["data.length"]} | named if "data.length" in named else named
-    made = replace(made, seed=named.pop("seed", made.seed))
-    return changed(made, [f"{path}={value}" for path, value in named.items()])
+    values = {paths.get(word, word): value for word, value in settings.items()}
+    if "data.length" in values:
+        values.setdefault("model.n_ctx", values["data.length"])
+    made = replace(made, seed=values.pop("seed", made.seed))
+    return changed(made, [f"{path}={value}" for path, value in values.items()])
 
 
 DEMO_TWINS = ("softmax", "sigmoid", "k_bias")  # the variants that the demo trains on one task
