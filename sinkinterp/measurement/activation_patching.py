@@ -79,14 +79,14 @@ class PatchingMetric:
     """A number per sequence of a patched run.
 
     reads: its reads while the model runs. answers: of a difference of logits, the token ids and the position.
-    whole: whether it takes logits of other positions than the last.
+    all_logits: whether it takes logits of other positions than the last.
     """
 
     name: str
-    of: Callable[[Scene], PerSequence]
+    number: Callable[[Scene], PerSequence]
     reads: Reads
     answers: tuple[Sequence[int], Sequence[int], int] | None = None
-    whole: bool = True
+    all_logits: bool = True
 
 
 def logit_difference(right: Sequence[int] | int, wrong: Sequence[int] | int, position: int = -1) -> PatchingMetric:
@@ -101,10 +101,10 @@ def logit_difference(right: Sequence[int] | int, wrong: Sequence[int] | int, pos
         of_pairs = torch.tensor(ids, device=logits.device).expand(scene.n_pairs)[scene.pairs]
         return logits.gather(1, of_pairs[:, None])[:, 0]
 
-    def of(scene: Scene) -> PerSequence:
+    def number(scene: Scene) -> PerSequence:
         return logit_of(rights, scene) - logit_of(wrongs, scene)
 
-    return PatchingMetric("logit difference", of, {}, (rights, wrongs, position), position != -1)
+    return PatchingMetric("logit difference", number, {}, (rights, wrongs, position), position != -1)
 
 
 def _at_position(logits: Logits, position: int) -> Float[Tensor, "sequence vocab"]:
@@ -117,25 +117,25 @@ def loss_at(positions: Sequence[int] | None = None) -> PatchingMetric:
 
     chosen = None if positions is None else different_numbers(positions, "positions, from 1,", 1)
 
-    def of(scene: Scene) -> PerSequence:
+    def number(scene: Scene) -> PerSequence:
         loss = target_loss(scene.trace.logits[:, :-1], scene.tokens[:, 1:])
         if chosen is None:
             return loss.mean(1)
         places = different_numbers(chosen, "positions of the prompts, from 1,", 1, loss.shape[1])
         return loss[:, [place - 1 for place in places]].mean(1)
 
-    return PatchingMetric("loss", of, {})
+    return PatchingMetric("loss", number, {})
 
 
 def divergence_from_clean(position: int = -1) -> PatchingMetric:
     """KL divergence from the clean run's next-token distribution to the run's, at one position, in nats."""
     position = whole_number(position, "a position")
 
-    def of(scene: Scene) -> PerSequence:
+    def number(scene: Scene) -> PerSequence:
         ours, clean = (_at_position(x, position).float().log_softmax(-1) for x in (scene.trace.logits, scene.clean))
         return F.kl_div(ours, clean, log_target=True, reduction="none").sum(-1)
 
-    return PatchingMetric("KL from the clean run", of, {}, whole=position != -1)
+    return PatchingMetric("KL from the clean run", number, {}, all_logits=position != -1)
 
 
 def first_alpha(layer: int | None = None, head: int | None = None, epsilon: float | None = None) -> PatchingMetric:
@@ -148,7 +148,7 @@ def first_alpha(layer: int | None = None, head: int | None = None, epsilon: floa
         check_epsilon(epsilon)
     layer, head = (None if place is None else whole_number(place, "a layer or a head", 0) for place in (layer, head))
 
-    def of(scene: Scene) -> PerSequence:
+    def number(scene: Scene) -> PerSequence:
         alpha = scene.trace["alpha"]
         check_heads([(layer or 0, head or 0)], range(alpha.shape[1]), alpha.shape[2], "head")
         chosen = alpha if layer is None else alpha[:, [layer]]
@@ -157,7 +157,7 @@ def first_alpha(layer: int | None = None, head: int | None = None, epsilon: floa
 
     name = "alpha_1" if epsilon is None else f"Sink_1 at epsilon {epsilon}"
     place = "" if layer is None and head is None else f" of layer {layer}, head {head}"
-    return PatchingMetric(f"{name}{place}", of, {"alpha": first_importance}, whole=False)
+    return PatchingMetric(f"{name}{place}", number, {"alpha": first_importance}, all_logits=False)
 
 
 def answer_difference(subject: Subject, answer: str, instead: str, position: int = -1) -> PatchingMetric:
@@ -202,7 +202,7 @@ class Runs:
         if not reads:
             edits = [ChangeResidual(Put({layer: self.stream[layer][pairs]}), layers=[layer]), edit]
             blocks = blocks[layer:]
-        logits = self.metric.whole
+        logits = self.metric.all_logits
         return self.subject.run(self.corrupted[pairs], reads=reads, edits=edits, logits=logits, blocks=blocks)
 
     @cached_property
@@ -210,29 +210,29 @@ class Runs:
         """The residuals of the corrupted run, before every block and behind the last."""
         return activations(ChangeResidual(), self.subject, self.corrupted)
 
-    def values(
-        self, given: Activations, places: Sequence[Place], on_pass: OnProgress = no_progress
+    def patched(
+        self, source: Activations, places: Sequence[Place], on_pass: OnProgress = no_progress
     ) -> Float[Tensor, "place pair"]:
-        """The metric of every corrupted run, with each place in turn patched from `given`."""
+        """The metric of every corrupted run, with each place in turn patched from `source`."""
         n, chosen = len(self.corrupted), torch.tensor(places)
         if self.site.site == sites.PATTERN:  # a slot's column stands left of the first key's
-            chosen[:, 3] += (chosen[:, 3] >= 0) * (next(iter(given.values())).shape[-1] - self.corrupted.shape[1])
+            chosen[:, 3] += (chosen[:, 3] >= 0) * (next(iter(source.values())).shape[-1] - self.corrupted.shape[1])
         done: list[Tensor] = []
         on_pass(0, n * len(places))
         for rows, _ in passes(self.subject, self.corrupted.repeat(len(places), 1)):
             pairs = rows.cpu() % n
-            done.append(self._number(self.trace(pairs, PutAt(given, pairs, chosen[rows.cpu() // n])), pairs))
+            done.append(self._number(self.trace(pairs, PutAt(source, pairs, chosen[rows.cpu() // n])), pairs))
             on_pass(sum(map(len, done)), n * len(places))
         return torch.cat(done).unflatten(0, (len(places), n))
 
     def unpatched(self, subject: Subject, tokens: Tokens) -> PerSequence:
         """The metric of every pair of `tokens`, read by one of the two models."""
-        how: dict[str, Any] = {"reads": self.metric.reads, "logits": self.metric.whole}
+        how: dict[str, Any] = {"reads": self.metric.reads, "logits": self.metric.all_logits}
         traces = ((subject.run(x, **how), rows.cpu()) for rows, x in passes(subject, tokens))
         return torch.cat([self._number(trace, pairs) for trace, pairs in traces])
 
     def _number(self, trace: Trace, pairs: Int[Tensor, " row"]) -> PerSequence:
-        answer, who = self.metric.of(self.scene(trace, pairs)), f"the metric {self.metric.name}"
+        answer, who = self.metric.number(self.scene(trace, pairs)), f"the metric {self.metric.name}"
         return per_sequence(answer, len(pairs), who, 1, "take the mean over the other axes").detach().float().cpu()
 
     def scene(self, trace: Trace, pairs: Int[Tensor, " row"]) -> Scene:
@@ -296,7 +296,8 @@ def activation_patching(  # noqa: PLR0913  two runs, what is patched, and how it
     are batched. Raises InputError for prompts that do not fit, and where both prompts behave alike.
     """
     instance_of(site, Change, _SITE)
-    return restored(runs_of(model, clean, corrupted, metric, site), _axes(site, by), progress, first_order, direct)
+    runs = runs_of(model, clean, corrupted, metric, site)
+    return restored_table(runs, _axes(site, by), progress, first_order, direct)
 
 
 def twin_patching(  # noqa: PLR0913  two models, what is patched, and how it is measured
@@ -326,40 +327,40 @@ def twin_patching(  # noqa: PLR0913  two models, what is patched, and how it is 
     if not torch.equal(first.of_one_length().cpu(), second.of_one_length().cpu()):
         raise InputError(f"{one.name} and {two.name} read the text as different tokens; give token ids")
     runs = Runs(two, one, _metric_of(metric), first.tokens, second.tokens, one.run(first.tokens).logits, site)
-    return restored(runs, _axes(site, by), progress, first_order, direct)
+    return restored_table(runs, _axes(site, by), progress, first_order, direct)
 
 
-def restored(
+def restored_table(
     runs: Runs, axes: Sequence[str], progress: bool | OnProgress, first_order: bool = False, direct: bool = False
 ) -> Table:
     """The table of the shares that the places of `runs` restore. Raises InputError where gradients do not give them."""
     if first_order and (runs.metric.reads or KEY in axes):
         what = "maps by key are not estimated" if KEY in axes else f"{runs.metric.name} reads attention"
         raise InputError(f"first_order differentiates logits by layer, head and position, and {what}; leave it out")
-    given = activations(runs.site, runs.source, runs.clean)
-    whole, broken = runs.unpatched(runs.source, runs.clean), runs.unpatched(runs.subject, runs.corrupted)
-    gap = _gap(runs.metric.name, whole, broken)
-    places = _places(runs.site, given, axes)
-    effects = {name: x - broken for name, x in _patched(runs, given, places, progress).items()}
+    source = activations(runs.site, runs.source, runs.clean)
+    clean, corrupted = runs.unpatched(runs.source, runs.clean), runs.unpatched(runs.subject, runs.corrupted)
+    gap = _gap(runs.metric.name, clean, corrupted)
+    places = _places(runs.site, source, axes)
+    effects = {name: x - corrupted for name, x in _patched(runs, source, places, progress).items()}
     at_random, who = effects[RESTORED], "a place drawn at random restores"
     others = _others(runs, axes, places, progress)
     if len(others):
-        at_random, who = others - broken, f"{len(others)} other places drawn at random restore"
+        at_random, who = others - corrupted, f"{len(others)} other places drawn at random restore"
     notes = [
         f"{runs.names}: n={len(gap)} pairs, T={runs.clean.shape[1]}, {dtype_of(runs.subject)}",
         runs.protocol,
-        f"{runs.metric.name}: clean {whole.mean():.4g}, corrupted {broken.mean():.4g}",
+        f"{runs.metric.name}: clean {clean.mean():.4g}, corrupted {corrupted.mean():.4g}",
         f"{who} {ratio(at_random.mean(0), gap)}",
     ]
     if KV_HEAD in axes:
         notes.append(f"each kv_head serves {runs.subject.shape.n_heads // runs.subject.shape.n_kv_heads} query heads")
     n_runs = len(places) * len(effects) + len(others) + 4 + first_order
     if first_order:
-        effects[FIRST_ORDER] = _estimated(runs, given, places)
+        effects[FIRST_ORDER] = _first_order(runs, source, places)
         error = ((effects[FIRST_ORDER] - effects[RESTORED]).mean(1) / gap.mean()).abs()
         notes.append(f"first order: wrong by {error.mean():.2g} on average and {error.max():.2g} at most")
     if direct:
-        effects[DIRECT] = _written(runs, places)
+        effects[DIRECT] = _direct(runs, places)
         notes.append("direct: written into the logits, the clean run less the corrupted one, each at its own scale")
     notes += [f"{n_runs} runs of each pair"] if type(runs) is Runs else []
     notes.append("restored: 1 as the clean run, 0 as the corrupted one; mean change over mean difference of the two")
@@ -386,26 +387,26 @@ def restored_figure(table: Table) -> go.Figure:
     return themed(figure, table.title, height, f"{caption} {table.note}")
 
 
-def _gap(name: str, whole: PerSequence, broken: PerSequence) -> PerSequence:
+def _gap(name: str, clean: PerSequence, corrupted: PerSequence) -> PerSequence:
     """The difference of the two runs. Raises InputError if it is not a number, or too small to be restored."""
-    gap = whole - broken
+    gap = clean - corrupted
     if gap.isnan().any():
         raise InputError(f"{name} is not a number for pair {int(gap.isnan().int().argmax())}, from 0")
-    if not gap.mean().abs() > LEAST_GAP * torch.maximum(whole.abs(), broken.abs()).mean():
-        size = f"{whole.mean():.4g} in both runs, up to {gap.mean().abs():.2g}"
+    if not gap.mean().abs() > LEAST_GAP * torch.maximum(clean.abs(), corrupted.abs()).mean():
+        size = f"{clean.mean():.4g} in both runs, up to {gap.mean().abs():.2g}"
         raise InputError(f"{name} is {size}, so nothing can be restored")
     return gap
 
 
 def _patched(
-    runs: Runs, given: Activations, places: Sequence[Place], progress: bool | OnProgress
+    runs: Runs, source: Activations, places: Sequence[Place], progress: bool | OnProgress
 ) -> dict[str, Float[Tensor, "place pair"]]:
     """The metric with each place patched: from the clean run, and from another pair's where there is one."""
-    sources, other = {RESTORED: given}, _another(runs.clean, runs.corrupted)
-    if other is not None:
-        sources[CONTROL] = {layer: x[other.to(x.device)] for layer, x in given.items()}
+    sources, third = {RESTORED: source}, _third_prompts(runs.clean, runs.corrupted)
+    if third is not None:
+        sources[CONTROL] = {layer: x[third.to(x.device)] for layer, x in source.items()}
     with progress_of(progress, f"patching {runs.subject.name}") as on_pass:
-        return {name: runs.values(source, places, on_pass) for name, source in sources.items()}
+        return {name: runs.patched(each, places, on_pass) for name, each in sources.items()}
 
 
 def _others(
@@ -417,13 +418,13 @@ def _others(
     every = replace(runs.site, **unchosen)
     if every == runs.site:  # the map has all places
         return torch.empty(0, len(runs.corrupted))
-    given = activations(every, runs.source, runs.clean)
-    others = sorted({*_places(every, given, axes)}.difference(places))
+    source = activations(every, runs.source, runs.clean)
+    others = sorted({*_places(every, source, axes)}.difference(places))
     order = torch.randperm(len(others), generator=torch.Generator().manual_seed(0))[:OTHERS]
     if not len(order):
         return torch.empty(0, len(runs.corrupted))
     with progress_of(progress, f"patching {runs.subject.name} at random") as on_pass:
-        return replace(runs, site=every).values(given, [others[i] for i in order], on_pass)
+        return replace(runs, site=every).patched(source, [others[i] for i in order], on_pass)
 
 
 def _rows(
@@ -440,7 +441,7 @@ def _rows(
     return tuple(rows)
 
 
-def _another(clean: Tokens, corrupted: Tokens) -> Int[Tensor, " pair"] | None:
+def _third_prompts(clean: Tokens, corrupted: Tokens) -> Int[Tensor, " pair"] | None:
     """For each pair the nearest one before it whose clean prompt is neither of its two; None where one has none."""
     alike = (clean[:, None] == clean).all(-1) | (corrupted[:, None] == clean).all(-1)
     index = torch.arange(len(clean))
@@ -448,21 +449,21 @@ def _another(clean: Tokens, corrupted: Tokens) -> Int[Tensor, " pair"] | None:
     return None if alike.all(1).any() else distance.masked_fill(alike.cpu(), len(clean)).argmin(1)
 
 
-def _estimated(runs: Runs, given: Activations, places: Sequence[Place]) -> Float[Tensor, "place pair"]:
+def _first_order(runs: Runs, source: Activations, places: Sequence[Place]) -> Float[Tensor, "place pair"]:
     """To first order, what each patch changes in the metric, which is one of logits."""
     parts = []
     for rows, batch in passes(runs.subject, runs.corrupted):
 
         def score(logits: Logits, tokens: Tokens, rows: Tensor = rows) -> PerSequence:
-            return runs.metric.of(runs.scene(Trace({}, logits), rows))
+            return runs.metric.number(runs.scene(Trace({}, logits), rows))
 
-        source = {layer: x[rows.to(x.device)] for layer, x in given.items()}
-        changes = attribution(runs.site, runs.subject, batch, source, score)
+        of_rows = {layer: x[rows.to(x.device)] for layer, x in source.items()}
+        changes = attribution(runs.site, runs.subject, batch, of_rows, score)
         parts.append(torch.stack([_at(changes[layer], head, position) for layer, head, position, _ in places]))
     return torch.cat(parts, 1).detach().float().cpu()
 
 
-def _written(runs: Runs, places: Sequence[Place]) -> Float[Tensor, "place pair"]:
+def _direct(runs: Runs, places: Sequence[Place]) -> Float[Tensor, "place pair"]:
     """The part of the difference of logits that each place writes in the clean run, less that in the corrupted one.
 
     Raises InputError for another metric, and for what does not write into the residual stream.
@@ -474,13 +475,13 @@ def _written(runs: Runs, places: Sequence[Place]) -> Float[Tensor, "place pair"]
     n, length = runs.corrupted.shape
     right, wrong = (torch.tensor(ids).expand(n) for ids in answers[:2])
     clean = logit_parts(runs.source, runs.clean, right, wrong, answers[2])
-    broken = logit_parts(runs.subject, runs.corrupted, right, wrong, answers[2])
+    corrupted = logit_parts(runs.subject, runs.corrupted, right, wrong, answers[2])
     at, rows = answers[2] % length, []
     for layer, head, position, _ in places:
         heads = range(runs.subject.shape.n_heads) if head < 0 else (head,)
         names = [f"head {layer}.{h}" for h in heads] if site.site == sites.OUTPUT else [f"MLP {layer}"]
         is_there = position == at if position >= 0 else site.positions is None or at in site.positions
-        rows.append(torch.stack([clean[name] - broken[name] for name in names]).sum(0) * is_there)
+        rows.append(torch.stack([clean[name] - corrupted[name] for name in names]).sum(0) * is_there)
     return torch.stack(rows).float()
 
 
@@ -515,21 +516,21 @@ def _head_axis(site: Change) -> str:
     return KV_HEAD if site.selector == "kv_heads" else HEAD
 
 
-def _places(site: Change, given: Activations, axes: Sequence[str]) -> list[Place]:
+def _places(site: Change, source: Activations, axes: Sequence[str]) -> list[Place]:
     """Every place of a site, or those that it selects, without keys that a query does not see."""
-    x = next(iter(given.values()))
+    x = next(iter(source.values()))
 
     def is_chosen(layer: int, head: int) -> bool:
         return head < 0 or not site.selector or bool(site.head_mask(layer, x.shape[1])[head])
 
     heads = range(x.shape[1]) if _head_axis(site) in axes else (-1,)
-    of_site = [(layer, head) for layer, head in product(given, heads) if is_chosen(layer, head)]
+    of_site = [(layer, head) for layer, head in product(source, heads) if is_chosen(layer, head)]
     positions, keys = (range(x.shape[-2]) if some is None else some for some in (site.positions, site.dims))
     each = product(of_site, positions if POSITION in axes else (-1,), keys if KEY in axes else (-1,))
     return [
         Place(layer, head, position, key)
         for (layer, head), position, key in each
-        if key <= position or POSITION not in axes or _is_seen(given[layer], head, position, key)
+        if key <= position or POSITION not in axes or _is_seen(source[layer], head, position, key)
     ]
 
 

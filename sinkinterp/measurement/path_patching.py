@@ -28,7 +28,7 @@ from ..data.tokens import Tokens, TokensLike
 from ..interventions import changes
 from ..interventions.changes import edits_of
 from ..table import HEAD, LAYER, POSITION, Table
-from .activation_patching import PatchingMetricLike, Runs, divergence_from_clean, restored, runs_of
+from .activation_patching import PatchingMetricLike, Runs, divergence_from_clean, restored_table, runs_of
 from .measure import ModelLike, answers_of
 from .patching import Activations, activations
 
@@ -83,7 +83,7 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     runs = PathRuns(**vars(pair), receiver=receiver, kept=kept, is_direct=frozen is None)
     if runs.is_direct:
         _check_adds(subject, read, torch.stack([*runs.stream.values()], 1))
-    return restored(runs, (LAYER, HEAD if sender.site == sites.OUTPUT else POSITION), progress)
+    return restored_table(runs, (LAYER, HEAD if sender.site == sites.OUTPUT else POSITION), progress)
 
 
 def _layers_of(change: changes.Change | None) -> set[int]:
@@ -145,7 +145,7 @@ class PathRuns(Runs):
         if self.is_direct:
             edits, blocks = [self._shifted(mine, pairs, put.places[:, 0], edits)], blocks if reads else range(0)
         if self.receiver is None:
-            return self.subject.run(mine, reads=reads, edits=edits, logits=self.metric.whole, blocks=blocks)
+            return self.subject.run(mine, reads=reads, edits=edits, logits=self.metric.all_logits, blocks=blocks)
         values = activations(self.receiver, self.subject, mine, edits)
         return self.from_layer(min(values), pairs, replace(self.receiver, operation=changes.Put(values)))
 
