@@ -387,10 +387,21 @@ class Recorder:
         return shown
 
     def stacked_answers(self, shape: ModelShape, device: torch.device) -> Answers:
-        """The answers of all reads, stacked over the layers of their sites. Raises InputError as `check` does."""
+        """The answers of all reads on one device, `sequence layer ...` over the layers of their sites.
+
+        Raises InputError as `check` does, and where layers answer with different shapes.
+        """
         self.check(shape)
-        of_sites = (stacked([x[block] for block in sorted(x)], device) for x in self.answers.values() if x)
-        return {name: answer for answers in of_sites for name, answer in answers.items()}
+        stacked = Answers()
+        for name, read in self.reads.items():
+            seen = self.answers.get(read.site, {})
+            layers = [seen[block][name].to(device) for block in sorted(seen)]
+            shapes = sorted({tuple(answer.shape) for answer in layers})
+            if len(shapes) > 1:
+                raise InputError(f"layers answer {name} with different shapes, {' and '.join(map(str, shapes))}")
+            if layers:
+                stacked[name] = torch.stack(layers, 1)
+        return stacked
 
     @refusing
     def check(self, shape: ModelShape) -> Iterator[str]:
@@ -415,16 +426,3 @@ class Recorder:
 def edits_for(edits: Sequence[Edit], group: Group, layout: Layout) -> Sequence[Edit]:
     """The edits for the sequences of a group."""
     return edits if layout.is_plain else [edit.for_sequences(group.rows) for edit in edits]
-
-
-def stacked(layers: Sequence[Answers], device: torch.device) -> Answers:
-    """Answers stacked over layers, `sequence layer ...`, from those of each layer, which may be on any device.
-
-    Raises InputError where layers answer with different shapes.
-    """
-    for name in layers[0]:
-        shapes = {tuple(layer[name].shape) for layer in layers}
-        if len(shapes) > 1:
-            sizes = " and ".join(map(str, sorted(shapes)))
-            raise InputError(f"layers answer {name} with different shapes, {sizes}")
-    return {name: torch.stack([layer[name].to(device) for layer in layers], 1) for name in layers[0]}
