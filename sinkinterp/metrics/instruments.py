@@ -5,7 +5,6 @@ instrument, as in `si.measure(subject, tokens, instruments=[(Metric("first", RES
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -16,6 +15,7 @@ from .residuals import vector_norms
 
 Instrument = tuple[metric.AnyMetric, ...]
 Instruments = Instrument | Sequence[Any]  # one, or several in a list
+ReadOfPositions = Callable[[AttentionCall, KeyIndex, importance.Convention], Tensor]
 
 GEOMETRY: Instrument = (*qk.METRICS, *residuals.RANKS)
 MASSIVE: Instrument = residuals.METRICS
@@ -47,25 +47,19 @@ _AS_THEY_ARE = (
 )
 
 
-@dataclass(frozen=True)
-class _AtPositions:
-    """A read of some positions, on the device of its layer."""
-
-    read: Callable[[AttentionCall, KeyIndex, importance.Convention], Tensor]
-    positions: KeyIndex
-    convention: importance.Convention
-
-    def __call__(self, call: AttentionCall) -> Tensor:
-        seen = call.visibility  # every layer may be on another device
-        positions = seen.once(self.positions, lambda: self.positions.to(seen.device))
-        return self.read(call, positions, self.convention)
-
-
 def core_metrics(positions: KeyIndex, convention: importance.Convention) -> tuple[metric.Metric, ...]:
     """The metrics of every report, with importance at `positions`."""
+
+    def at_positions(read: ReadOfPositions) -> Callable[[AttentionCall], Tensor]:
+        def of_call(call: AttentionCall) -> Tensor:
+            seen = call.visibility  # every layer may be on another device
+            return read(call, seen.once(positions, lambda: positions.to(seen.device)), convention)
+
+        return of_call
+
     return (
-        metric.Metric(_IMPORTANCES, CALL, _AtPositions(importance.importance_and_raw, positions, convention)),
-        metric.Metric(_NULLS, CALL, _AtPositions(importance.uniform_and_content_free, positions, convention)),
+        metric.Metric(_IMPORTANCES, CALL, at_positions(importance.importance_and_raw)),
+        metric.Metric(_NULLS, CALL, at_positions(importance.uniform_and_content_free)),
         *(*_OF_SLOTS, *_AS_THEY_ARE, _HIDDEN_QUERIES),
     )
 

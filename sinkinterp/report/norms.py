@@ -3,11 +3,12 @@
 Source: Gu et al. 2025, Figures 2 top and 11 to 14; Sun et al. 2024.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
+import pandas
 import plotly.graph_objects as go
 import torch
 from einops import reduce
@@ -31,6 +32,7 @@ FIRST_TOKEN = "first token"
 OTHER_TOKENS = "other tokens"
 RATIO = "ratio"
 BLOCK_AXIS = "block (0: embedding)"
+CHANNEL = "channel"
 LARGEST_VALUE = "largest |value|"
 MOST_SHOWN = 12  # entries of a table
 
@@ -173,35 +175,31 @@ def largest_entries(report: Readings, epsilon: float = 0.3, token_text: TokenTex
     tops = report.extra(TOP_ENTRIES)
     block = int(tops[:, :, 0, 0].abs().mean(0).argmax())
     values, positions, channels = tops[:, block].unbind(-1)
-    columns = (positions.long(), channels.long(), values, report.tokens.gather(1, positions.long()))
-    found: dict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)  # value and token id
-    for position, channel, *entry in zip(*(column.flatten().tolist() for column in columns), strict=True):
-        found[position, channel].append(tuple(entry))
+    places = {POSITION: positions.long(), CHANNEL: channels.long()}
+    columns = places | {"value": values, "token": report.tokens.gather(1, places[POSITION])}
+    entries = pandas.DataFrame({name: column.flatten().tolist() for name, column in columns.items()})
 
-    def row(position: int, channel: int) -> dict[str, Cell]:
-        values, token_ids = zip(*found[position, channel], strict=True)
-        ids = set(token_ids)
+    def row(position: int, channel: int, of_place: pandas.DataFrame) -> dict[str, Cell]:
+        ids = of_place["token"].unique().tolist()
         return {
             POSITION: position,
-            "channel": channel,
-            "token": token_text(min(ids)) if len(ids) == 1 else f"{len(ids)} different",
-            "in sequences": len(values),
-            "mean value": fmean(values),
-            LARGEST_VALUE: max(map(abs, values)),
+            CHANNEL: channel,
+            "token": token_text(ids[0]) if len(ids) == 1 else f"{len(ids)} different",
+            "in sequences": len(of_place),
+            "mean value": fmean(of_place["value"]),
+            LARGEST_VALUE: of_place["value"].abs().max(),
         }
 
-    most_frequent = sorted(found, key=lambda place: (-len(found[place]), place))[:MOST_SHOWN]
+    most_frequent = sorted(entries.groupby([*places]), key=lambda item: (-len(item[1]), item[0]))[:MOST_SHOWN]
+    rows = [row(*place, of_place) for place, of_place in most_frequent]
     note = f"{protocol_note(report, epsilon)}; {_FROM_0}"
-    rows = tuple(row(*place) for place in most_frequent)
     return Table.of(f"Largest residual entries of block {block}", note, rows, entries_figure)
 
 
 def entries_figure(table: Table) -> go.Figure:
     """The size of each entry, with its place; from `largest_entries`."""
     ranked = table.largest(LARGEST_VALUE)
-    names = [
-        escaped(f"position {row[POSITION]} ({row['token']}), channel {row['channel']}") for row in ranked.records()
-    ]
+    names = [escaped(f"position {row[POSITION]} ({row['token']}), channel {row[CHANNEL]}") for row in ranked.records()]
     figure = go.Figure().add_scatter(x=ranked.numbers(LARGEST_VALUE), y=names, mode="markers", marker={"size": 10})
     figure.update_xaxes(title=LARGEST_VALUE, type="log").update_yaxes(autorange="reversed")
     return themed(figure, table.title, 380, table.note)
