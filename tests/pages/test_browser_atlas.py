@@ -8,7 +8,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
 from pages.atlases import NASTY, cells_of, importances, pairs_of, patterns, report_of, small_atlas
 from plotly.offline import get_plotlyjs
 
@@ -21,6 +20,8 @@ from sinkinterp.report.readings import short_name
 from sinkinterp.table import Table
 
 MARKUP = ("<b>x</b>", "a<br>b", "&lt;", "<i>", "H<sub>2", "&#60;&amp;", "$x$")  # what Plotly's labels would read
+PWN = "<img src=x onerror=window.__pwned=1><svg onload=window.__pwned=1></script><script>window.__pwned=1//"
+COARSE = {"length": 23, "side": 2, "slot": True, "bits": 8}
 LOCAL = ("file:", "data:", "blob:", "about:")
 
 
@@ -86,12 +87,22 @@ def exact(opened):
 
 @pytest.fixture
 def coarse(opened):
-    return opened("coarse", small_atlas(length=23, side=2, slot=True, bits=8)[0])
+    return opened("coarse", small_atlas(**COARSE)[0])
+
+
+@pytest.fixture
+def long(opened):
+    return opened("long", long_atlas()[0])
 
 
 @pytest.fixture
 def changed(opened):
     return opened("changed", small_atlas(states=("before", "after"), slot=True, words=MARKUP)[0])
+
+
+def first_map(**fields):
+    """The dense weights of the head that is open at first."""
+    return small_atlas(**fields)[1][0][0]
 
 
 def rows(page, trace=0, figure="map"):
@@ -169,9 +180,34 @@ def test_a_pair_that_the_mask_hides_has_no_tip(exact):
     exact.wait_for_selector("#tip", state="hidden")
 
 
+SHOWN = {  # which page, what is chosen there, and what a trace of a figure then shows
+    "weights": ("exact", lambda page: press(page, "scale", "linear"), 0, lambda: first_map()),
+    "powers of weights": ("exact", lambda page: press(page, "scale", "log"), 0, lambda: np.log10(first_map())),
+    "ranks": ("exact", lambda page: press(page, "scale", "rank"), 0, lambda: [shares(row) for row in first_map()]),
+    "scores": ("exact", lambda page: page.select_option("#channel", "score"), 0,
+               lambda: small_atlas()[0].runs["as it is"].channels[SCORE][0, 0]),
+    "largest weights of cells": ("coarse", lambda page: press(page, "stat", "largest"), 0,
+                                 lambda: cells_of(first_map(**COARSE), 2, 0)),
+    "mean weights of cells": ("coarse", lambda page: press(page, "stat", "mean"), 0,
+                              lambda: cells_of(first_map(**COARSE), 2, 1)),
+    "the slot": ("coarse", lambda page: None, 1, lambda: small_atlas(**COARSE)[0].runs["as it is"].slot[0, 0][:, None]),
+    "largest of more cells than pixels": ("long", lambda page: press(page, "stat", "largest"), 0,
+                                          lambda: cells_of(long_atlas()[1], 4, 0)),
+    "means of more cells than pixels": ("long", lambda page: press(page, "stat", "mean"), 0,
+                                        lambda: cells_of(long_atlas()[1], 4, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_map_shows_what_is_chosen(request, name):
+    fixture, choose, trace, expected = SHOWN[name]
+    page = request.getfixturevalue(fixture)
+    choose(page)
+    np.testing.assert_allclose(rows(page, trace), expected(), rtol=0.03 if fixture == "coarse" else 2e-4, atol=2e-4)
+
+
 def test_the_overview_shows_and_says_the_importance_of_the_chosen_position(exact):
-    atlas, _ = small_atlas()
-    (importance,) = importances(atlas)
+    (importance,) = importances(small_atlas()[0])
     np.testing.assert_allclose(rows(exact, figure="overview"), importance[..., 0], rtol=2e-4)
     exact.select_option("#place", "3")
     exact.wait_for_selector("#overview[data-shown='0-3']")
@@ -180,27 +216,15 @@ def test_the_overview_shows_and_says_the_importance_of_the_chosen_position(exact
     assert words == f"layer 4, head 2, position 3 ‘⏎’\nimportance: {importance[1, 2, 3]:#.3g}"
 
 
-def test_weights_show_on_three_scales(exact):
-    _, dense = small_atlas()
-    press(exact, "scale", "log")
-    np.testing.assert_allclose(rows(exact), np.log10(dense[0][0]), atol=2e-4)
-    press(exact, "scale", "rank")
-    np.testing.assert_allclose(rows(exact), [shares(row) for row in dense[0][0]], rtol=1e-5)
-    press(exact, "scale", "linear")
-    np.testing.assert_allclose(rows(exact), dense[0][0], rtol=2e-4)
-
-
-def test_scores_show_around_zero(exact):
-    atlas, _ = small_atlas()
+def test_scores_have_colours_around_zero_and_no_scale_of_powers(exact):
     exact.select_option("#channel", "score")
-    np.testing.assert_allclose(rows(exact), atlas.runs["as it is"].channels[SCORE][0, 0], atol=2e-4)
     low, high = exact.evaluate("(({cmin, cmax}) => [cmin, cmax])(document.getElementById('map').layout.coloraxis)")
     assert low == -high < 0
     assert exact.is_disabled("#scale [data-value=log]")
 
 
 def test_a_drag_zooms_into_the_tile_under_it(coarse):
-    atlas, _ = small_atlas(length=23, side=2, slot=True, bits=8)
+    atlas, _ = small_atlas(**COARSE)
     cells = atlas.runs["as it is"].channels[WEIGHT][0, 0]
     coarse.mouse.move(*spot(coarse, 8.2, 2.2))
     coarse.mouse.down()
@@ -214,36 +238,22 @@ def test_a_drag_zooms_into_the_tile_under_it(coarse):
     np.testing.assert_allclose(rows(coarse), cells, rtol=0.03)
 
 
-def test_one_head_alone_is_opened_with_its_own_numbers(opened):
-    page = opened("long", long_atlas()[0])
-    assert page.is_hidden("#heads") and page.inner_text("#head-title") == "Layer 1, head 0"
-    assert page.evaluate("Array.from(document.querySelectorAll('#which option'), (o) => o.value)") == ["0"]
+def test_one_head_alone_is_opened_with_its_own_numbers(long):
+    assert long.is_hidden("#heads") and long.inner_text("#head-title") == "Layer 1, head 0"
+    assert long.evaluate("Array.from(document.querySelectorAll('#which option'), (o) => o.value)") == ["0"]
+    assert long.get_attribute("#map", "data-tile") == "0,602,0,602,2"
 
 
-@pytest.mark.parametrize(("stat", "name"), [(0, "largest"), (1, "mean")])
-def test_more_cells_than_pixels_are_gathered_exactly(opened, stat, name):
-    atlas, one = long_atlas()
-    page = opened("long", atlas)
-    press(page, "stat", name)
-    page.wait_for_selector("#map[data-tile='0,602,0,602,2']")
-    np.testing.assert_allclose(rows(page), cells_of(one, 4, stat), rtol=2e-4)
-
-
-def test_cells_show_and_say_their_largest_and_mean_weight(coarse):
-    _, dense = small_atlas(length=23, side=2, slot=True, bits=8)
-    press(coarse, "stat", "mean")
-    np.testing.assert_allclose(rows(coarse), cells_of(dense[0][0], 2, 1), rtol=0.03)
+def test_cells_say_their_largest_and_mean_weight(coarse):
     words = tip_at(coarse, 20.5, 2.5).split("\n")
     assert words[:2] == ["queries 20 to 21: ‘w13’ to ‘w14’", 'keys 2 to 3: ‘"&<>’ to ‘⏎’']
     largest, mean = (float(part.split()[0]) for part in words[2].removeprefix("weight: ").split(", "))
-    square = dense[0][0][20:22, 2:4]
-    assert largest == pytest.approx(square.max(), rel=0.06)
-    assert mean == pytest.approx(square.mean(), rel=0.06)
+    square = first_map(**COARSE)[20:22, 2:4]
+    assert [largest, mean] == pytest.approx([square.max(), square.mean()], rel=0.06)
 
 
-def test_the_off_sequence_column_is_a_strip_of_its_own(coarse):
-    slot = small_atlas(length=23, side=2, slot=True, bits=8)[0].runs["as it is"].slot
-    np.testing.assert_allclose(rows(coarse, 1)[:, 0], slot[0, 0], rtol=0.03)
+def test_the_off_sequence_column_is_named(coarse):
+    slot = small_atlas(**COARSE)[0].runs["as it is"].slot
     words = tip_at(coarse, 4.5, 0, axis="xaxis4")
     assert words.split("\n")[1] == "key * (off the sequence)"
     assert float(words.split("weight: ")[1].split()[0]) == pytest.approx(slot[0, 0, 2], rel=0.06)
@@ -334,12 +344,19 @@ def test_small_maps_show_the_state_that_is_chosen_and_the_change_as_after_less_b
             assert pixel(changed, *small_spot(changed, query, key)) == pytest.approx(colour, abs=6), (state, query, key)
 
 
-def test_tokens_are_text(exact):
+def test_tokens_names_and_tables_are_text(alone, exact):
     labels = exact.evaluate("Array.from(document.querySelectorAll('#map .ytick text'), (t) => t.textContent)")
     assert labels[:3] == ["0: <s>", "1: <script>win…", '2: "&<>'] and labels[6] == "6: <img·src=x·…"
     assert tip_at(exact, 6, 1).split("\n")[1] == f"key 1 ‘{NASTY[1]}’"
-    assert exact.evaluate("typeof window.__pwned") == "undefined"
     assert exact.evaluate("document.images.length + document.querySelectorAll('body svg image').length") <= 3
+    table = Table.of(PWN, PWN, ({PWN: PWN, "other": 1.5},))
+    protocol = dict.fromkeys(("model", "source", "divisor"), PWN)
+    page = alone(atlas_page(small_atlas(states=(PWN, "b"), slot=True, words=[PWN] * 7, tables=(table,), **protocol)[0]))
+    tip_at(page, 6, 0)
+    assert page.evaluate("document.getElementById('title').textContent") == f"{short_name(PWN)}: attention maps"
+    assert page.evaluate("about.tokens") == [PWN] * 7 and page.complaints == []
+    for shown in (exact, page):
+        assert shown.evaluate("typeof window.__pwned") == "undefined"
 
 
 def test_what_looks_like_a_labels_markup_is_text(changed):
@@ -352,26 +369,6 @@ def test_markup_that_gets_into_the_page_all_the_same_cannot_run_nor_fetch(alone)
     page = alone(atlas_page(small_atlas()[0]).replace("<header>", f"{markup}<header>"))
     assert page.evaluate("typeof window.__pwned") == "undefined"
     assert not [url for url in page.answered if not url.startswith(LOCAL)]
-
-
-WORDS = st.sampled_from(NASTY) | st.text(
-    st.characters(exclude_categories=["Cs"]) | st.sampled_from("<>&'\"/`$\u2028"), max_size=20
-)
-PWN = "<img src=x onerror=window.__pwned=1><svg onload=window.__pwned=1></script><script>window.__pwned=1//"
-
-
-@settings(max_examples=2, deadline=None, database=None)
-@given(st.lists(WORDS, min_size=7, max_size=7), WORDS, WORDS)
-def test_no_text_of_data_runs_as_a_script(alone, words, model, name):
-    protocol = dict.fromkeys(("model", "source", "divisor"), PWN + model)
-    table = Table.of(PWN + name, name, ({name or "a": PWN, "other": 1.5},))
-    atlas, _ = small_atlas(states=(PWN + name, "b"), slot=True, words=[PWN, *words[1:]], tables=(table,), **protocol)
-    page = alone(atlas_page(atlas))
-    tip_at(page, 6, 0)
-    assert page.evaluate("typeof window.__pwned") == "undefined"
-    assert page.complaints == []
-    assert page.evaluate("document.getElementById('title').textContent") == f"{short_name(PWN + model)}: attention maps"
-    assert page.evaluate("about.tokens") == [PWN, *words[1:]]
 
 
 def test_the_page_begins_with_its_maps_and_tables_come_after(exact):
@@ -454,7 +451,7 @@ def test_what_all_tokens_receive_is_exact_where_cells_cover_several(opened):
 
 
 def test_tokens_of_a_coarse_map_have_the_value_of_their_cell(coarse):
-    _, dense = small_atlas(length=23, side=2, slot=True, bits=8)
+    _, dense = small_atlas(**COARSE)
     choose_scope(coarse, "head")
     seen, one = np.tril(np.ones((23, 23))), np.nan_to_num(dense[0][0])
     totals, counts = one.sum(0), seen.sum(0)
