@@ -256,10 +256,3 @@ def test_a_name_beside_a_node_has_no_node_of_its_row_and_no_line_on_its_side():
         beside = [other for other, (_, row) in at.items() if row == y and other != name]
         if side[name] != "bottom center":
             assert all((at[other][0] > x) == (side[name] == "middle left") for other in beside)
-
-
-def test_an_arrow_is_wider_than_its_line():
-    lines = [trace for trace in graph(EDGES, "", "").data[:-1] if "lines" in trace.mode]
-    assert len(lines) == len(EDGES)
-    for line in lines:
-        assert line.marker.size[1] >= max(14, 2 * line.line.width)
