@@ -14,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -37,7 +36,6 @@ from sinkinterp.checks import InputError
 from sinkinterp.cli.main import app
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import check_writable
-from sinkinterp.interventions import changes
 from sinkinterp.interventions.attention_layers import KeepHeaviest
 from sinkinterp.lm import attention
 from sinkinterp.lm.attention import LogitSlot

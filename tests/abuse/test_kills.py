@@ -1,5 +1,6 @@
-"""Programs that are killed at random moments lose nothing; and what counts the losses sees them."""
+"""Programs that are killed, or that write to one place together, lose nothing; and what counts losses sees them."""
 
+import json
 import random
 import re
 import subprocess
@@ -7,7 +8,14 @@ import sys
 import time
 
 import pytest
-from forks import forks
+from abuse.damage import contents
+from corpora import packed, text_in
+from forks import ended, forked, forks
+
+from sinkinterp.lm.variants import VARIANTS
+from sinkinterp.train import checkpoint, loop
+from sinkinterp.train.loop import job_of
+from sinkinterp.train.recipe import Recipe
 
 
 @forks
@@ -65,3 +73,27 @@ def test_ctrl_c_at_any_call_of_a_function_ends_the_program_quietly(moment, inter
     code = INTERRUPTED.format(moment=moment)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+RECIPE = Recipe(model=VARIANTS["k_bias"], steps=24, batch=7, warmup=5, watch_every=6, save_every=6)
+JOB = job_of(RECIPE, RECIPE.data, lambda model: {"head": model.lm_head.weight.sum().item()})
+
+
+@forks
+def test_three_processes_train_once_and_pack_once_and_share_the_result(tmp_path):
+    text = packed(text_in(tmp_path))
+
+    def train_and_pack(i):
+        steps, documents = [], []
+        loop.train(JOB, tmp_path / "run", lambda step, metrics: steps.append(step))
+        sha256 = text.prepare(tmp_path, lambda done, of: documents.append(done)).sha256
+        (tmp_path / f"{i}.json").write_text(json.dumps([steps, documents, sha256]))
+
+    children = [forked(lambda i=i: train_and_pack(i)) for i in range(3)]
+    assert [*map(ended, children)] == [0, 0, 0]
+    steps, documents, hashes = zip(*(json.loads((tmp_path / f"{i}.json").read_text()) for i in range(3)), strict=True)
+    assert sorted(steps) == [[], [], list(range(1, 25))]
+    assert sorted(documents) == [[], [], list(range(1, 100))] and len(set(hashes)) == 1
+    run = tmp_path / "run"
+    assert {path.name for path in run.iterdir()} == {"lock", "step-0000018", "step-0000024"}
+    assert contents(loop.train(JOB, tmp_path / "alone")) == contents(checkpoint.folder_of(run, 24))

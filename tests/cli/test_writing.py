@@ -1,4 +1,4 @@
-"""Every command that writes: its files come before what it prints, and a disk without room is one line."""
+"""Every command that writes: files come before prints, a disk without room is one line, and what exists stays."""
 
 import errno
 import io
@@ -17,6 +17,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from sinkinterp._experiments import load_module
+from sinkinterp.backends import load
 from sinkinterp.cli.main import app
 from sinkinterp.runs.experiment import Experiment
 from sinkinterp.table import Table
@@ -136,6 +137,29 @@ def test_a_command_whose_files_may_not_grow_says_so_in_one_line_and_leaves_old_f
     assert len(errors) == 1 and errors[0].startswith("error: cannot write"), result.stderr
     assert before.items() <= contents(folder).items()
     assert not [path for path in folder.rglob("*") if ".draft-" in path.name or path.name.startswith("step-")]
+
+
+@pytest.mark.parametrize("name", [name for name, line in ALL.items() if line.endswith(" --force")])
+def test_a_file_that_exists_is_not_replaced_without_force(name, files, folder, monkeypatch):
+    monkeypatch.setattr(load, "load_model", lambda *_, **__: pytest.fail("a model is loaded first"))
+    before, line = contents(folder), ALL[name].removesuffix(" --force").format(out=folder, files=files)
+    result = CliRunner().invoke(app, shlex.split(line))
+    assert result.exit_code == 2 and "--force" in result.output and contents(folder) == before
+
+
+@pytest.mark.parametrize("out", ["ids.json", "./ids.json", "link.json"])
+def test_an_input_is_not_replaced_at_all(out, tmp_path):
+    (tmp_path / "ids.json").write_text("[[1, 2, 3]]")
+    (tmp_path / "link.json").symlink_to("ids.json")
+    result = CliRunner().invoke(app, f"cache {SHIPPED} --tokens ids.json --save {out} --force".split())
+    assert result.exit_code == 2 and "this command reads" in result.output
+    assert (tmp_path / "ids.json").read_text() == "[[1, 2, 3]]"
+
+
+def test_the_pages_of_an_experiment_are_not_replaced_without_force():
+    line = "reproduce propositions --scale smoke --seeds 1 --out book"
+    codes = [CliRunner().invoke(app, [*line.split(), *more]).exit_code for more in ((), (), ("--force",))]
+    assert codes == [0, 2, 0] and Path("book/index.html").is_file()
 
 
 LINE = ["measure", "sinkinterp/demo-softmax", "--drawn", "random", "--length", "11", "--sequences", "3"]
