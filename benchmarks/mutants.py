@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from scipy.stats import binomtest
 
 from .console import say
 from .forked_tests import ForkedTests, Outcome
@@ -38,7 +39,6 @@ QUICK = {
     "sinkinterp/attention/masks.py": ("tests/attention/test_masks.py",),
     "sinkinterp/metrics/residuals.py": ("tests/metrics/test_residuals.py",),
 }
-Z = 1.959964  # 95% of a normal distribution lie within this many standard deviations
 
 
 def main(
@@ -124,14 +124,6 @@ def described(mutant: Mutant) -> str:
     return f"{where(mutant)}, line {place.line}, {place.operator}\n  - {before}\n  + {after}"
 
 
-def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """The 95% interval of a share, by Wilson's score (1927)."""
-    share, spread = successes / trials, Z * Z / trials
-    middle = share + spread / 2
-    half = (spread * (share * (1 - share) + spread / 4)) ** 0.5
-    return (middle - half) / (1 + spread), (middle + half) / (1 + spread)
-
-
 def print_score(counts: dict[str, Counter[str]], console: Console) -> None:
     """The table of a folder a row, and the score."""
     columns = ("killed by a test", "killed by time", "survived", "equivalent")
@@ -144,7 +136,7 @@ def print_score(counts: dict[str, Counter[str]], console: Console) -> None:
     by_test, by_time, survived, _ = (sum(row[column] for row in counts.values()) for column in columns)
     killed = by_test + by_time
     if killed + survived:
-        low, high = wilson(killed, killed + survived)
+        low, high = binomtest(killed, killed + survived).proportion_ci(method="wilson")
         share = f"{killed / (killed + survived):.1%}, 95% interval {low:.1%} to {high:.1%}"
         console.print(f"{killed} of {killed + survived} mutants killed: {share}", highlight=False)
 

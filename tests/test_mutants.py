@@ -2,7 +2,7 @@ import pytest
 
 from benchmarks import mutants
 from benchmarks.forked_tests import ForkedTests, Outcome
-from benchmarks.mutants import ROOT, read_equivalent, wilson
+from benchmarks.mutants import ROOT, read_equivalent
 from benchmarks.mutations import ignored_spans, is_alike
 
 SOURCE = '''\
@@ -27,12 +27,6 @@ def test_sum():
         pass
     assert add(2, 3) == 5
 """
-
-
-def test_wilsons_interval_worked_by_hand():
-    assert wilson(10, 10) == pytest.approx((0.722, 1), abs=5e-4)
-    assert wilson(5, 10) == pytest.approx((0.2366, 0.7634), abs=5e-4)
-    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-4)  # Newcombe 1998, table I
 
 
 def test_what_cannot_matter_is_not_mutated():
