@@ -44,16 +44,18 @@ def patched(model: Any, *more: Any, edits: Edits = ()) -> Iterator[Any]:
             model.generate(**inputs)
 
     `model` is a transformers model, a TransformerLens bridge (`run_with_cache` and `run_with_hooks` see the edits), an
-    nnsight model (`trace` and `generate` see them, in this process only), or a PyTorch module of your own, or what
-    `si.load` makes or made of them; a name gives its subject. Edits come one after the other or in `edits`. Hooks that
+    nnsight model (`trace` and `generate` see them, in this process only) or a PyTorch module of your own. A subject of
+    one of these is patched, too, and a name gives its subject. Edits come one after the other or in `edits`. Hooks that
     are added inside the block see what the edits made. A pattern that is cached holds the weights that multiply the
     values, without a slot's column.
+
     Positions count the real tokens of each sequence from its first: behind padding, position 0 is its first real token.
     It stays so where a cache holds the beginning, has forgotten it, or keeps room for later tokens. A cache that was
-    filled before the block keeps what it holds, as with hooks of your own: edits change the tokens that are read in the
-    block, and how these see cached ones. An edit names positions that every sequence has when its first pass ends: a
-    prompt in chunks ends it with the first chunk. Raises InputError for edits that do not fit, and, before the first
-    token is generated, for those that read what a cache does not hold.
+    filled before the block keeps what it holds, as with hooks of your own. Edits change the tokens that are read in the
+    block, and how these tokens see cached ones. An edit names positions that every sequence has when its first pass
+    ends: a prompt in chunks ends it with the first chunk. Raises InputError for edits that do not fit, and, before the
+    first token is generated, for those that read what a cache does not hold.
+
     Blocks of a model nest, inner ones edit last, and they end in reverse order. They belong to the thread and the
     asyncio task that enter them: until they end, the model's passes in others are refused. So are measurements of the
     model: give them `edits`.

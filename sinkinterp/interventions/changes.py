@@ -1,7 +1,7 @@
 """Interventions on activations and on positions, and what users give as edits.
 
-A `Change` does an operation on chosen entries at one site of a model: the residual stream, a feed-forward update, or
-queries, keys, values, outputs or patterns of heads.
+A `Change` does an operation on chosen entries at one site of a model. A site is the residual stream, a feed-forward
+update, or queries, keys, values, outputs or patterns of heads.
 
     ChangeValues(Zero(), positions=[0])                        drains the sink's value in every layer
     ChangeResidual(Zero(), layers=range(3, 9), dims=[447])     removes a massive activation
@@ -293,10 +293,10 @@ class Change(OnPairs):
     """`operation` on what is at a site, in chosen layers, heads, positions and dimensions; all by default.
 
     site: one of `si.sites`, such as `sites.RESIDUAL`, whose layer `n_layers` is the output of the last block.
-    operation: one of this module, or a function of the activations, `[head] pos d` behind the sequences; None only
-    names a site, which can be read, and is refused as an edit. heads: pairs
-    (layer, head); keys and values have `kv_heads` instead. Of `sites.PATTERN`, positions are queries, and dims are
-    keys. A control is drawn for the narrowest of the selectors: dimensions, else positions, else heads, else layers.
+    operation: one of this module, or a function of the activations, `[head] pos d` behind the sequences. None only
+    names a site, which can be read, and is refused as an edit. heads: pairs (layer, head); keys and values have
+    `kv_heads` instead. Of `sites.PATTERN`, positions are queries, and dims are keys. A control is drawn for the
+    narrowest of the selectors: dimensions, else positions, else heads, else layers.
     """
 
     site: sites.Site
