@@ -188,6 +188,16 @@ def unicode_text(text: str, what: str) -> str:
     return text
 
 
+def on_one_line(text: str) -> str:
+    """The text with line ends and other control characters as escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+
+
+def visible(text: str) -> str:
+    """The text with all control characters but line ends as escapes."""
+    return "\n".join(map(on_one_line, text.split("\n")))
+
+
 def accepting(function: Any, what: str, *arguments: Any, **named: Any) -> Any:
     """The function itself. Raises InputError, which calls it `what`, unless it can be called with these arguments."""
     is_ours = type(function).__module__.startswith(f"{__package__}.") and hasattr(type(function), "kind")

@@ -10,7 +10,7 @@ from typing import Any
 import pandas
 from pandas.api.types import is_numeric_dtype
 
-from .checks import InputError, instance_of, whole_number
+from .checks import InputError, instance_of, on_one_line, visible, whole_number
 
 Cell = str | float | int | None
 NULL = "null"  # the column with what chance alone would give, beside the first quantity of a table
@@ -270,16 +270,6 @@ def with_all_columns(rows: Sequence[Mapping[str, Cell]]) -> list[dict[str, Cell]
     """The rows, with None in the columns that only others of them have."""
     columns: dict[str, Cell] = dict.fromkeys(name for row in rows for name in row)
     return [{**columns, **row} for row in rows]
-
-
-def on_one_line(text: str) -> str:
-    """The text with line ends and other control characters as escapes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
-
-
-def visible(text: str) -> str:
-    """The text with all control characters but line ends as escapes."""
-    return "\n".join(map(on_one_line, text.split("\n")))
 
 
 def _plain(cell: Cell) -> Cell:

@@ -18,7 +18,7 @@ def run(code: str, *words: str) -> str:
 
 LIGHT = {  # what is imported, and what that may not bring along
     "sinkinterp": {"torch", "transformers", "plotly", "datasets"},
-    "sinkinterp.cli.main": {"torch", "transformers"},
+    "sinkinterp.cli.main": {"torch", "transformers", "pandas"},  # a wrong option is refused in a second
     "sinkinterp.runs.workers": {"torch", "transformers"},  # a worker looks for its parent before it imports them
     ", ".join(f"sinkinterp.data.{name}" for name in ("tokens", "choices", "packing", "texts")): {
         *("transformers", "datasets", "filelock")

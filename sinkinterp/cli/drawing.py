@@ -63,6 +63,7 @@ def view(
     """
     if head and layer:
         raise InputError("--head names its layer; leave --layer out")
+    given.check()
     check_outputs(force, out, reads=given.files)
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:
@@ -71,7 +72,7 @@ def view(
         from ..pages.atlas_page import atlas_page
 
         edits = edits_of(edit)
-        given.check()
+        given.check_files()
         options.check_sizes(model, head, given.length, loading.beyond_context)
         subject = loading.subject(model)
         token_set = given.token_set(subject, model, progress("reading docstrings"))

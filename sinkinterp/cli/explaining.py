@@ -43,6 +43,7 @@ def explain(
     both_or_none(answer, instead, "--answer and --instead")
     if place and (head or answer):
         raise InputError("--place asks about the sink of all heads; leave --head, --answer and --instead out")
+    given.check()
     outputs.check(*given.files)
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:
@@ -51,7 +52,7 @@ def explain(
         from ..pages.page import Section, page
         from ..report.readings import short_name
 
-        given.check()
+        given.check_files()
         longer = f"use --length {SHORTEST}, and longer texts if they have less"
         if place and given.length is not None:
             check_default_places(given.length, longer)

@@ -123,6 +123,7 @@ def measure(
     """
     rows.check(full)
     outputs.check_table(rows.table)
+    given.check()
     outputs.check(*given.files)
     say(f"loading {model}")
     with progress_bars(in_lines=True) as progress:
@@ -130,7 +131,7 @@ def measure(
         from ..report.report import overview_tables
 
         edits = options.edits_of(edit)
-        given.check()
+        given.check_files()
         settings = how.settings(given, loading)
         options.check_sizes(model, rows.head, given.length, loading.beyond_context, rows.layer)
         subject = loading.subject(model, settings.dtype)
@@ -193,6 +194,7 @@ def compare(
     each_once(model, "MODEL")
     if len(model) == 1 and not edit:
         raise InputError("name two models, or edits of one, such as `sinkinterp compare MODEL --edit 'ZeroKeyBias()'`")
+    given.check()
     outputs.check(*given.files)
     say(f"loading {', '.join(model)}")
     with progress_bars(in_lines=True) as progress:
@@ -206,7 +208,7 @@ def compare(
         edits = options.edits_of(edit)
         for name in model:
             check_named(name)
-        given.check()
+        given.check_files()
         runs: dict[str, tuple[str, Sequence[Edit]]] = {name: (name, edits) for name in model}
         if len(model) == 1:
             runs = {"before": (model[0], []), "after": (model[0], edits)}
@@ -262,6 +264,7 @@ def cache(
 
     Example: sinkinterp cache smollm2 --out cache.html
     """
+    given.check()
     outputs.check(*given.files)
     finite_number(tolerance, "--tolerance", above=0, most=1)
     _check_cached(given.length)
@@ -293,7 +296,7 @@ def _read(
     model: str, given: ManyTexts, loading: Loading, length: int, sequences: int, progress: "Progress"
 ) -> "tuple[HuggingFaceSubject, Tokens]":
     """The model and its input: by default so many texts of one length that fits its context."""
-    given.check()
+    given.check_files()
     subject = cast("HuggingFaceSubject", loading.subject(model))
     return subject, given.token_set(subject, model, length, sequences, progress("reading docstrings")).tokens
 
@@ -312,6 +315,7 @@ def mask(
 
     Example: sinkinterp mask smollm2 --save mask.json
     """
+    given.check()
     outputs.check(*given.files)
     if given.sequences == 1:
         raise InputError("it fits on one half of the texts and tests on the other, so it takes two or more")

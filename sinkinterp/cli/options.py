@@ -127,7 +127,6 @@ def readable_texts(text: str | None, column: str | None = None) -> "Texts | None
     """The texts of --text. Raises InputError if they cannot be read, and for a --column that they do not have."""
     from ..data.texts import ending_of, files_of, named_texts
 
-    check_used("--column", column, "--text", text)
     if text is None:
         return None
     texts = named_texts(text, column or "text")
@@ -283,17 +282,21 @@ class OneText:
         return None if self.text is None else named_texts(self.text, self.column or "text")
 
     def check(self) -> None:
-        """Raises InputError for two inputs, an option without effect on this one, and a file that cannot be read."""
-        from ..runs.inputs import token_ids
-
+        """Raises InputError for two inputs, and for an option without effect on this one."""
         inputs = ("text", "prompt", "tokens", "drawn")  # of which some commands have some
         given = [f"--{name}" for name in inputs if getattr(self, name, None) is not None]
         if len(given) > 1:
             raise InputError(f"{' and '.join(given)} are given together; give one")
+        check_used("--column", self.column, "--text", self.text)
+        check_used("--bos", self.bos, "a text or drawn tokens", True if self.tokens is None else None)
+
+    def check_files(self) -> None:
+        """Raises InputError for a file that cannot be read."""
+        from ..runs.inputs import token_ids
+
         if self.tokens is not None:
             token_ids(self.tokens)
         readable_texts(self.text, self.column)
-        check_used("--bos", self.bos, "a text or drawn tokens", True if self.tokens is None else None)
 
 
 @dataclass(frozen=True)

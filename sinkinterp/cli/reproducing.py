@@ -21,7 +21,6 @@ from ..data.choices import Scale
 from ..data.progress import progress_bars
 from ..files import data_of
 from ..spec import flat
-from ..table import Table
 from . import options
 from .options import beginning, check_outputs, check_used, folder, n, option, suffix_of
 from .terminal import Part, deliver, print_line, print_text, print_written, say, show
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from ..runs.experiment import Experiment, Scope
     from ..runs.trained import Trainable
     from ..runs.workers import Workers
+    from ..table import Table
 
 
 SCALES = (
@@ -263,7 +263,9 @@ def listing(
     show(list(map(_table, Listed if what is None else [what])), format)
 
 
-def _table(what: Listed) -> Table:
+def _table(what: Listed) -> "Table":
+    from ..table import Table
+
     note, column, rows = _LISTS[what]
     return Table.of(
         what.value, note, tuple({what.value.removesuffix("s"): key, column: x} for key, x in rows().items())

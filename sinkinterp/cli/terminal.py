@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -17,15 +17,15 @@ from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ..checks import InputError
+from ..checks import InputError, on_one_line, visible
 from ..files import Content, write_file
-from ..table import FORMATS, Table, on_one_line, visible
 
 if TYPE_CHECKING:
     from ..report.readings import TokenText
     from ..report.report import Report
+    from ..table import Table
 
-Part = Table | Text | str  # of what a command prints
+Part: TypeAlias = "Table | Text | str"  # of what a command prints
 Wanted = tuple[Path | None, Callable[[], Content]]  # a file, None where nobody asked for it, and what makes it
 PIPE_WIDTH = 120  # columns where standard output is a pipe or a file
 
@@ -104,7 +104,7 @@ def print_line(text: str, **style: Any) -> None:
     error_console.print(on_one_line(text), markup=False, highlight=False, soft_wrap=True, **style)
 
 
-def print_table(table: Table) -> None:
+def print_table(table: "Table") -> None:
     """Prints a table with its title above, and its note below in lines as wide as the terminal."""
     rows = [{on_one_line(name): on_one_line(row[name]) for name in row} for row in table.texts()]
     texts = {name: [name, *(row[name] for row in rows)] for name in (rows[0] if rows else ())}
@@ -144,6 +144,8 @@ def print_written(path: Path) -> None:
 
 def show(parts: Iterable[Part], form: str | None) -> None:
     """Prints tables and texts; in a format, the tables alone: JSON as one list of all."""
+    from ..table import FORMATS, Table  # whose pandas takes longer than all that a wrong option needs
+
     if form is None:
         for part in parts:
             if isinstance(part, Table):
@@ -182,7 +184,7 @@ def deliver(parts: Iterable[Part], *files: Wanted, form: str | None = None) -> N
 LINES, SHADES, STRONGEST, ROWS = 14, " ░▒▓█", 5, 8
 
 
-def brief(sentence: str, table: Table, note: str | None = None, *, full: Sequence[Table] = ()) -> list[Part]:
+def brief(sentence: str, table: "Table", note: str | None = None, *, full: "Sequence[Table]" = ()) -> list[Part]:
     """A sentence, then all tables if there are `full` ones, else the first rows of one table with its note."""
     if full:
         return [Text(sentence), *full]
