@@ -16,9 +16,9 @@ from sinkinterp.measurement.activation_patching import (
     RESTORED,
     TOKEN,
     activation_patching,
-    logit_difference,
     restored_figure,
 )
+from sinkinterp.measurement.patching import logit_difference
 from sinkinterp.measurement.path_patching import path_patching
 from sinkinterp.runs.experiment import Rule
 from sinkinterp.table import HEAD, LAYER, POSITION, Cell, Table, high_of, low_of

@@ -40,7 +40,7 @@ from sinkinterp.interventions.attention_layers import KeepHeaviest
 from sinkinterp.lm import attention
 from sinkinterp.lm.attention import LogitSlot
 from sinkinterp.lm.model import SinkConfig, SinkForCausalLM
-from sinkinterp.measurement.activation_patching import first_alpha, logit_difference
+from sinkinterp.measurement.patching import first_alpha, logit_difference
 from sinkinterp.metrics import estimates
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS, LogitsMetric
 from sinkinterp.table import Table

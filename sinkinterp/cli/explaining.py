@@ -196,7 +196,8 @@ class Compared:
 
     def asked(self, subject: "Subject", loading: Loading) -> dict[str, Any]:
         """What `activation_patching`, or with --into `twin_patching`, takes of prompts, models and answers."""
-        from ..measurement.activation_patching import USUAL_TEXT, answer_difference, first_alpha
+        from ..measurement.activation_patching import USUAL_TEXT
+        from ..measurement.patching import answer_difference, first_alpha
 
         asked: dict[str, Any] = {"clean": self.clean, "corrupted": self.corrupted}
         if self.into is not None:

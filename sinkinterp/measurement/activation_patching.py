@@ -14,7 +14,7 @@ Between two models that read the same text, activations of the first are put int
 Source: Zhang and Nanda 2024, arXiv:2309.16042; Meng et al. 2022, arXiv:2202.05262 (causal tracing).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -22,26 +22,24 @@ from typing import Any, ClassVar, NamedTuple
 
 import plotly.graph_objects as go
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..attention import Edit, Reads, per_sequence, sites
+from ..attention import Edit, per_sequence, sites
 from ..backends.subject import Logits, Subject, Trace
-from ..checks import InputError, accepting, different_numbers, instance_of, unicode_text, whole_number, whole_numbers
+from ..checks import InputError, instance_of
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import Change, ChangeResidual, Put, PutAt
-from ..interventions.selectors import check_heads
 from ..metrics.estimates import estimate_cells, intervals, ratio
-from ..metrics.importance import check_epsilon, first_importance, sink_rate
-from ..metrics.metric import PerSequence, target_loss
+from ..metrics.metric import PerSequence
 from ..plots.theme import DIVERGING, escaped, heat_map, themed, unique_values
 from ..report.maps import shown_word
 from ..table import HEAD, KV_HEAD, LAYER, POSITION, Cell, Table
+from . import patching
 from .lens import logit_parts
 from .measure import ModelLike, dtype_of, inputs_of, passes
-from .patching import Activations, activations, attribution
+from .patching import Activations, PatchingMetric, PatchingMetricLike, Scene, activations, attribution, metric_of
 
 RESTORED, CONTROL, FIRST_ORDER, TOKEN, KEY = "restored", "control", "first order", "token", "key"
 DIRECT = "direct"
@@ -58,114 +56,6 @@ class Place(NamedTuple):
     head: int
     position: int
     key: int
-
-
-@dataclass(frozen=True)
-class Scene:
-    """The arguments of a metric: a run, its tokens, and for every sequence the clean logits of its pair.
-
-    pairs: which pair of prompts each sequence belongs to, of `n_pairs`.
-    """
-
-    trace: Trace
-    tokens: Tokens
-    clean: Logits
-    pairs: Int[Tensor, " sequence"]
-    n_pairs: int
-
-
-@dataclass(frozen=True)
-class PatchingMetric:
-    """A number per sequence of a patched run.
-
-    reads: its reads while the model runs. answers: of a difference of logits, the token ids and the position.
-    all_logits: whether it takes logits of other positions than the last.
-    """
-
-    name: str
-    number: Callable[[Scene], PerSequence]
-    reads: Reads
-    answers: tuple[Sequence[int], Sequence[int], int] | None = None
-    all_logits: bool = True
-
-
-def logit_difference(right: Sequence[int] | int, wrong: Sequence[int] | int, position: int = -1) -> PatchingMetric:
-    """The logit of token `right` less that of `wrong`, at one position; a token for all pairs, or one for each."""
-    rights, wrongs = (whole_numbers(given, "token ids", 0) for given in (right, wrong))
-    position = whole_number(position, "a position")
-
-    def logit_of(ids: Sequence[int], scene: Scene) -> PerSequence:
-        logits = _at_position(scene.trace.logits, position).float()
-        if len(ids) not in (1, scene.n_pairs) or max(ids) >= logits.shape[-1]:
-            raise InputError(f"answers are one token id below {logits.shape[-1]}, or one for each pair; got {ids}")
-        of_pairs = torch.tensor(ids, device=logits.device).expand(scene.n_pairs)[scene.pairs]
-        return logits.gather(1, of_pairs[:, None])[:, 0]
-
-    def number(scene: Scene) -> PerSequence:
-        return logit_of(rights, scene) - logit_of(wrongs, scene)
-
-    return PatchingMetric("logit difference", number, {}, (rights, wrongs, position), position != -1)
-
-
-def _at_position(logits: Logits, position: int) -> Float[Tensor, "sequence vocab"]:
-    length = logits.shape[1]
-    return logits[:, whole_number(position, "a position of the prompts", -length, length - 1)]
-
-
-def loss_at(positions: Sequence[int] | None = None) -> PatchingMetric:
-    """Mean next-token loss of the clean prompt's tokens at `positions` (from 1; default all), in nats."""
-
-    chosen = None if positions is None else different_numbers(positions, "positions, from 1,", 1)
-
-    def number(scene: Scene) -> PerSequence:
-        loss = target_loss(scene.trace.logits[:, :-1], scene.tokens[:, 1:])
-        if chosen is None:
-            return loss.mean(1)
-        places = different_numbers(chosen, "positions of the prompts, from 1,", 1, loss.shape[1])
-        return loss[:, [place - 1 for place in places]].mean(1)
-
-    return PatchingMetric("loss", number, {})
-
-
-def divergence_from_clean(position: int = -1) -> PatchingMetric:
-    """KL divergence from the clean run's next-token distribution to the run's, at one position, in nats."""
-    position = whole_number(position, "a position")
-
-    def number(scene: Scene) -> PerSequence:
-        ours, clean = (_at_position(x, position).float().log_softmax(-1) for x in (scene.trace.logits, scene.clean))
-        return F.kl_div(ours, clean, log_target=True, reduction="none").sum(-1)
-
-    return PatchingMetric("KL from the clean run", number, {}, all_logits=position != -1)
-
-
-def first_alpha(layer: int | None = None, head: int | None = None, epsilon: float | None = None) -> PatchingMetric:
-    """Importance of the first token, of one head or the mean over heads; with `epsilon`, the share of heads above it.
-
-    `layer` counts the layers that attend. Defaults are all layers and all heads.
-    """
-
-    if epsilon is not None:
-        check_epsilon(epsilon)
-    layer, head = (None if place is None else whole_number(place, "a layer or a head", 0) for place in (layer, head))
-
-    def number(scene: Scene) -> PerSequence:
-        alpha = scene.trace["alpha"]
-        check_heads([(layer or 0, head or 0)], range(alpha.shape[1]), alpha.shape[2], "head")
-        chosen = alpha if layer is None else alpha[:, [layer]]
-        chosen = chosen if head is None else chosen[:, :, [head]]
-        return chosen.mean((1, 2)) if epsilon is None else sink_rate(chosen, epsilon)
-
-    name = "alpha_1" if epsilon is None else f"Sink_1 at epsilon {epsilon}"
-    place = "" if layer is None and head is None else f" of layer {layer}, head {head}"
-    return PatchingMetric(f"{name}{place}", number, {"alpha": first_importance}, all_logits=False)
-
-
-def answer_difference(subject: Subject, answer: str, instead: str, position: int = -1) -> PatchingMetric:
-    """The logit of one text less that of another, each of one token, such as " Paris" and " Madrid"."""
-    return logit_difference(answer_token(subject, answer), answer_token(subject, instead), position)
-
-
-PatchingMetricLike = PatchingMetric | Callable[[Logits], PerSequence]
 
 
 @dataclass(frozen=True)
@@ -255,17 +145,7 @@ def runs_of(model: ModelLike, clean: Any, corrupted: Any, metric: Any, site: Cha
         fix = "change words for others with as many tokens"
         raise InputError(f"clean and corrupted are the same {' x '.join(map(str, shapes[0]))} tokens; {fix}")
     logits = subject.run(first.tokens).logits
-    return Runs(subject, subject, _metric_of(metric), first.tokens, second.tokens, logits, site)
-
-
-def _metric_of(metric: Any) -> PatchingMetric:
-    """The metric that was given, or that of a function of logits. Raises InputError for anything else."""
-    if isinstance(metric, PatchingMetric):
-        return metric
-    if getattr(metric, "__module__", "") == __name__ and callable(metric):
-        raise InputError(f"{metric.__name__} makes a metric; call it: metric={metric.__name__}(...)")
-    accepting(metric, "a metric of patching, such as first_alpha() or a function of logits,", None)
-    return PatchingMetric(getattr(metric, "__name__", "metric"), lambda scene: metric(scene.trace.logits), {})
+    return Runs(subject, subject, metric_of(metric), first.tokens, second.tokens, logits, site)
 
 
 def activation_patching(  # noqa: PLR0913  two runs, what is patched, and how it is measured
@@ -274,7 +154,7 @@ def activation_patching(  # noqa: PLR0913  two runs, what is patched, and how it
     corrupted: TokensLike | Any,
     *,
     site: Change = ChangeResidual(),
-    metric: PatchingMetricLike = divergence_from_clean(),
+    metric: PatchingMetricLike = patching.divergence_from_clean(),
     by: Sequence[str] | None = None,
     first_order: bool = False,
     direct: bool = False,
@@ -287,7 +167,7 @@ def activation_patching(  # noqa: PLR0913  two runs, what is patched, and how it
     another of `si.sites`; its layers, heads and positions narrow the map. `by`: the axes of the map, of "layer",
     "head", "position" (default: layer and position, or layer and head for a site of heads; keys and values have
     "kv_head"; `sites.PATTERN` also has "key", for single edges of attention, whose rows are not normalised again).
-    `metric` is one of this module's, or a function from logits to a number per sequence.
+    `metric` is one of `measurement.patching`, or a function from logits to a number per sequence.
     A column "control" holds what the same place of a third prompt restores: the clean one of another pair, unless all
     of these are one of the two. The note says what a place drawn at random restores: one of the map, or up to ten
     others where `site` names its places. `first_order` adds what `attribution` estimates, by one pass forward and one
@@ -306,7 +186,7 @@ def twin_patching(  # noqa: PLR0913  two models, what is patched, and how it is 
     tokens: TokensLike | Any,
     *,
     site: Change = ChangeResidual(),
-    metric: PatchingMetricLike = first_alpha(),
+    metric: PatchingMetricLike = patching.first_alpha(),
     by: Sequence[str] | None = None,
     first_order: bool = False,
     direct: bool = False,
@@ -326,7 +206,7 @@ def twin_patching(  # noqa: PLR0913  two models, what is patched, and how it is 
         raise InputError(f"{one.name} and {two.name} are not of one shape: {got}")
     if not torch.equal(first.of_one_length().cpu(), second.of_one_length().cpu()):
         raise InputError(f"{one.name} and {two.name} read the text as different tokens; give token ids")
-    runs = Runs(two, one, _metric_of(metric), first.tokens, second.tokens, one.run(first.tokens).logits, site)
+    runs = Runs(two, one, metric_of(metric), first.tokens, second.tokens, one.run(first.tokens).logits, site)
     return restored_table(runs, _axes(site, by), progress, first_order, direct)
 
 
@@ -489,16 +369,6 @@ def _at(changes: Tensor, head: int, position: int) -> PerSequence:
     """The changes `sequence [head] pos` of one place, summed over the axes that it does not name."""
     at = tuple(slice(None) if k < 0 else slice(k, k + 1) for k in (head, position)[-(changes.ndim - 1) :])
     return changes[(slice(None), *at)].flatten(1).sum(1)
-
-
-def answer_token(subject: Subject, text: Any) -> int:
-    """The one token of a text. Raises InputError where it has several, and for anything but a text."""
-    tokenizer, given = subject.tokenizer, instance_of(text, str, "an answer is a text of one token, such as ' Paris'")
-    checked = unicode_text(given, "the answer")
-    ids = [] if tokenizer is None else tokenizer(checked, add_special_tokens=False)["input_ids"]
-    if len(ids) != 1:
-        raise InputError(f"{text!r} is {len(ids)} tokens of {subject.name}, not one")
-    return int(ids[0])
 
 
 def _axes(site: Change, by: Any) -> tuple[str, ...]:

@@ -44,8 +44,8 @@ from ..report.readings import public_name
 from ..report.report import Report
 from ..table import ALPHA_1, HEAD, Cell, Table, no_estimate
 from . import lens
-from .activation_patching import answer_token
 from .measure import ModelLike, answers_of, equal_inputs_of, inputs_of, measure
+from .patching import answer_token
 
 COVERED = 0.8  # of the entry, by the neurons that are counted
 Keys = Float[Tensor, "sequence kv_head d_head"]

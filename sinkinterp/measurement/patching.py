@@ -1,23 +1,30 @@
-"""Patches as edits: what a site holds in one run is put into another, of other inputs or of another checkpoint.
+"""What patching is made of: what a site holds in one run as an edit of another, and numbers that are read of runs.
 
-site = ChangeResidual(layers=[3], positions=[0])
-report = si.measure(twin, tokens, edits=[patch(site, sink_model, tokens)])
-table = si.sweep(twin, tokens, patches(ChangeResidual(), sink_model, tokens), metric=importance)
+The other run may read other inputs, or be one of another checkpoint:
+
+    site = ChangeResidual(layers=[3], positions=[0])
+    report = si.measure(twin, tokens, edits=[patch(site, sink_model, tokens)])
+    table = si.sweep(twin, tokens, patches(ChangeResidual(), sink_model, tokens), metric=importance)
+    table = si.activation_patching(model, clean, corrupted, metric=first_alpha())
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..attention import per_sequence
-from ..backends.subject import Subject
-from ..checks import accepting, instance_of, whole_number
+from ..attention import Reads, per_sequence
+from ..backends.subject import Logits, Subject, Trace
+from ..checks import InputError, accepting, different_numbers, instance_of, unicode_text, whole_number, whole_numbers
 from ..data.tokens import Tokens, TokensLike
 from ..interventions.changes import Change, Edits, Operation, Put, edits_of
+from ..interventions.selectors import check_heads
+from ..metrics.importance import check_epsilon, first_importance, sink_rate
+from ..metrics.metric import PerSequence, target_loss
 from .measure import ModelLike, answers_of, equal_inputs_of, passes
 
 Score = Callable[[Float[Tensor, "sequence pos vocab"], Tokens], Float[Tensor, " sequence"]]
@@ -133,3 +140,134 @@ def _with_gradients(
 def _by_layer(site: Change, subject: Subject, stacked: Tensor) -> Activations:
     layers = site.site.layers(subject.shape)
     return {layer: stacked[:, i] for i, layer in enumerate(layers) if site.acts_in(layer)}
+
+
+# Metrics of patched runs
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The arguments of a metric: a run, its tokens, and for every sequence the clean logits of its pair.
+
+    pairs: which pair of prompts each sequence belongs to, of `n_pairs`.
+    """
+
+    trace: Trace
+    tokens: Tokens
+    clean: Logits
+    pairs: Int[Tensor, " sequence"]
+    n_pairs: int
+
+
+@dataclass(frozen=True)
+class PatchingMetric:
+    """A number per sequence of a patched run.
+
+    reads: its reads while the model runs. answers: of a difference of logits, the token ids and the position.
+    all_logits: whether it takes logits of other positions than the last.
+    """
+
+    name: str
+    number: Callable[[Scene], PerSequence]
+    reads: Reads
+    answers: tuple[Sequence[int], Sequence[int], int] | None = None
+    all_logits: bool = True
+
+
+def logit_difference(right: Sequence[int] | int, wrong: Sequence[int] | int, position: int = -1) -> PatchingMetric:
+    """The logit of token `right` less that of `wrong`, at one position; a token for all pairs, or one for each."""
+    rights, wrongs = (whole_numbers(given, "token ids", 0) for given in (right, wrong))
+    position = whole_number(position, "a position")
+
+    def logit_of(ids: Sequence[int], scene: Scene) -> PerSequence:
+        logits = _at_position(scene.trace.logits, position).float()
+        if len(ids) not in (1, scene.n_pairs) or max(ids) >= logits.shape[-1]:
+            raise InputError(f"answers are one token id below {logits.shape[-1]}, or one for each pair; got {ids}")
+        of_pairs = torch.tensor(ids, device=logits.device).expand(scene.n_pairs)[scene.pairs]
+        return logits.gather(1, of_pairs[:, None])[:, 0]
+
+    def number(scene: Scene) -> PerSequence:
+        return logit_of(rights, scene) - logit_of(wrongs, scene)
+
+    return PatchingMetric("logit difference", number, {}, (rights, wrongs, position), position != -1)
+
+
+def _at_position(logits: Logits, position: int) -> Float[Tensor, "sequence vocab"]:
+    length = logits.shape[1]
+    return logits[:, whole_number(position, "a position of the prompts", -length, length - 1)]
+
+
+def loss_at(positions: Sequence[int] | None = None) -> PatchingMetric:
+    """Mean next-token loss of the clean prompt's tokens at `positions` (from 1; default all), in nats."""
+
+    chosen = None if positions is None else different_numbers(positions, "positions, from 1,", 1)
+
+    def number(scene: Scene) -> PerSequence:
+        loss = target_loss(scene.trace.logits[:, :-1], scene.tokens[:, 1:])
+        if chosen is None:
+            return loss.mean(1)
+        places = different_numbers(chosen, "positions of the prompts, from 1,", 1, loss.shape[1])
+        return loss[:, [place - 1 for place in places]].mean(1)
+
+    return PatchingMetric("loss", number, {})
+
+
+def divergence_from_clean(position: int = -1) -> PatchingMetric:
+    """KL divergence from the clean run's next-token distribution to the run's, at one position, in nats."""
+    position = whole_number(position, "a position")
+
+    def number(scene: Scene) -> PerSequence:
+        ours, clean = (_at_position(x, position).float().log_softmax(-1) for x in (scene.trace.logits, scene.clean))
+        return F.kl_div(ours, clean, log_target=True, reduction="none").sum(-1)
+
+    return PatchingMetric("KL from the clean run", number, {}, all_logits=position != -1)
+
+
+def first_alpha(layer: int | None = None, head: int | None = None, epsilon: float | None = None) -> PatchingMetric:
+    """Importance of the first token, of one head or the mean over heads; with `epsilon`, the share of heads above it.
+
+    `layer` counts the layers that attend. Defaults are all layers and all heads.
+    """
+
+    if epsilon is not None:
+        check_epsilon(epsilon)
+    layer, head = (None if place is None else whole_number(place, "a layer or a head", 0) for place in (layer, head))
+
+    def number(scene: Scene) -> PerSequence:
+        alpha = scene.trace["alpha"]
+        check_heads([(layer or 0, head or 0)], range(alpha.shape[1]), alpha.shape[2], "head")
+        chosen = alpha if layer is None else alpha[:, [layer]]
+        chosen = chosen if head is None else chosen[:, :, [head]]
+        return chosen.mean((1, 2)) if epsilon is None else sink_rate(chosen, epsilon)
+
+    name = "alpha_1" if epsilon is None else f"Sink_1 at epsilon {epsilon}"
+    place = "" if layer is None and head is None else f" of layer {layer}, head {head}"
+    return PatchingMetric(f"{name}{place}", number, {"alpha": first_importance}, all_logits=False)
+
+
+def answer_difference(subject: Subject, answer: str, instead: str, position: int = -1) -> PatchingMetric:
+    """The logit of one text less that of another, each of one token, such as " Paris" and " Madrid"."""
+    return logit_difference(answer_token(subject, answer), answer_token(subject, instead), position)
+
+
+PatchingMetricLike = PatchingMetric | Callable[[Logits], PerSequence]
+
+
+def metric_of(metric: Any) -> PatchingMetric:
+    """The metric that was given, or that of a function of logits. Raises InputError for anything else."""
+    if isinstance(metric, PatchingMetric):
+        return metric
+    if getattr(metric, "__module__", "") == __name__ and callable(metric):
+        raise InputError(f"{metric.__name__} makes a metric; call it: metric={metric.__name__}(...)")
+    accepting(metric, "a metric of patching, such as first_alpha() or a function of logits,", None)
+    return PatchingMetric(getattr(metric, "__name__", "metric"), lambda scene: metric(scene.trace.logits), {})
+
+
+def answer_token(subject: Subject, text: Any) -> int:
+    """The one token of a text. Raises InputError where it has several, and for anything but a text."""
+    tokenizer, given = subject.tokenizer, instance_of(text, str, "an answer is a text of one token, such as ' Paris'")
+    checked = unicode_text(given, "the answer")
+    ids = [] if tokenizer is None else tokenizer(checked, add_special_tokens=False)["input_ids"]
+    if len(ids) != 1:
+        raise InputError(f"{text!r} is {len(ids)} tokens of {subject.name}, not one")
+    return int(ids[0])

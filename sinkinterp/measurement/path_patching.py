@@ -28,9 +28,9 @@ from ..data.tokens import Tokens, TokensLike
 from ..interventions import changes
 from ..interventions.changes import edits_of
 from ..table import HEAD, LAYER, POSITION, Table
-from .activation_patching import PatchingMetricLike, Runs, divergence_from_clean, restored_table, runs_of
+from .activation_patching import Runs, restored_table, runs_of
 from .measure import ModelLike, answers_of
-from .patching import Activations, activations
+from .patching import Activations, PatchingMetricLike, activations, divergence_from_clean
 
 Stream = Float[Tensor, "sequence block pos d_model"]
 SENDERS, RECEIVERS = (sites.OUTPUT, sites.MLP), (sites.QUERIES, sites.KEYS, sites.VALUES)

@@ -40,7 +40,7 @@ from sinkinterp.interventions import selectors
 from sinkinterp.interventions.attention_layers import PatchNormalization
 from sinkinterp.interventions.changes import Operation
 from sinkinterp.lm.model import LMSpec, SinkConfig
-from sinkinterp.measurement import activation_patching, patching
+from sinkinterp.measurement import patching
 from sinkinterp.measurement.explaining import cut_maps, massive_path
 from sinkinterp.measurement.lens import logit_parts
 from sinkinterp.measurement.maps import head_maps
@@ -272,16 +272,16 @@ class Nothing(edit.Edit):
 
 NOT_CALLED_SO = (5, lambda: 1, lambda a, b, c: a)  # functions of the user that cannot be called as they will be
 METRICS = {
-    "a text": lambda: activation_patching.logit_difference("a", "b"),
-    "a negative token": lambda: activation_patching.logit_difference(-1, 5),
-    "a token outside": lambda: activation_patching.logit_difference(10**9, 5),
-    "answers of three pairs": lambda: activation_patching.logit_difference([1, 2, 3], 4),
-    "the loss of token 0": lambda: activation_patching.loss_at([0]),
-    "a loss outside": lambda: activation_patching.loss_at([99]),
-    "a loss at a position twice": lambda: activation_patching.loss_at([3, 3]),
-    "a divergence outside": lambda: activation_patching.divergence_from_clean(99),
-    "a layer outside": lambda: activation_patching.first_alpha(layer=9),
-    "an epsilon of 5": lambda: activation_patching.first_alpha(epsilon=5),
+    "a text": lambda: patching.logit_difference("a", "b"),
+    "a negative token": lambda: patching.logit_difference(-1, 5),
+    "a token outside": lambda: patching.logit_difference(10**9, 5),
+    "answers of three pairs": lambda: patching.logit_difference([1, 2, 3], 4),
+    "the loss of token 0": lambda: patching.loss_at([0]),
+    "a loss outside": lambda: patching.loss_at([99]),
+    "a loss at a position twice": lambda: patching.loss_at([3, 3]),
+    "a divergence outside": lambda: patching.divergence_from_clean(99),
+    "a layer outside": lambda: patching.first_alpha(layer=9),
+    "an epsilon of 5": lambda: patching.first_alpha(epsilon=5),
 }
 WATCHED = {
     "a step before the first": lambda watch, s: watch.step(s.model, -1),

@@ -15,16 +15,16 @@ from sinkinterp import interventions as iv
 from sinkinterp.attention import sites
 from sinkinterp.backends.load import load
 from sinkinterp.lm.model import build
-from sinkinterp.measurement.activation_patching import (
+from sinkinterp.measurement.activation_patching import twin_patching
+from sinkinterp.measurement.measure import measure
+from sinkinterp.measurement.patching import (
     answer_difference,
     divergence_from_clean,
     first_alpha,
     logit_difference,
     loss_at,
-    twin_patching,
+    patch,
 )
-from sinkinterp.measurement.measure import measure
-from sinkinterp.measurement.patching import patch
 
 
 @pytest.fixture(scope="module", params=["gpt2", "llama with grouped queries"])

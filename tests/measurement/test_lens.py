@@ -8,8 +8,8 @@ from refusals import refused
 
 import sinkinterp as si
 from sinkinterp.interventions import ChangeMLP, ChangeOutputs, ChangeResidual
-from sinkinterp.measurement.activation_patching import first_alpha, logit_difference, loss_at
 from sinkinterp.measurement.lens import logit_parts
+from sinkinterp.measurement.patching import first_alpha, logit_difference, loss_at
 
 RIGHTS, WRONGS = torch.tensor([11, 2, 5]), torch.tensor([13, 7, 17])
 FAMILIES = ["gpt2", "llama with grouped queries", "gemma3", "opt", "qwen3-moe", "pythia", "gpt-oss with sink logits"]

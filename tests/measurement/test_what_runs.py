@@ -15,8 +15,8 @@ from sinkinterp.backends.frozen import frozen
 from sinkinterp.backends.load import load
 from sinkinterp.interventions import ChangeMLP, ChangeResidual
 from sinkinterp.measurement import measure as inputs
-from sinkinterp.measurement.activation_patching import logit_difference
 from sinkinterp.measurement.explaining import DRAWS
+from sinkinterp.measurement.patching import logit_difference
 from sinkinterp.measurement.path_patching import path_patching
 
 T = 7
