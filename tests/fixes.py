@@ -348,7 +348,7 @@ TYPED = {
         "si.mend('sinkinterp/text-softmax', tmp / 'run', remedy='kvbias')",
         "mend_recipe('sinkinterp/text-softmax', remedy='kv_bias')",
     ),
-    "such as first_alpha() or a function of logits": (
+    "such as sinkinterp.measurement.patching.first_alpha() or a function of logits": (
         "si.activation_patching(llama, T[:1], T[1:], metric=3)",
         "[si.activation_patching(llama, T[:1], T[1:], metric=f, progress=False) for f in (first_alpha(), lambda x: x[:, -1, 3])]",
     ),

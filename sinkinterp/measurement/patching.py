@@ -259,7 +259,7 @@ def metric_of(metric: Any) -> PatchingMetric:
         return metric
     if getattr(metric, "__module__", "") == __name__ and callable(metric):
         raise InputError(f"{metric.__name__} makes a metric; call it: metric={metric.__name__}(...)")
-    accepting(metric, "a metric of patching, such as first_alpha() or a function of logits,", None)
+    accepting(metric, "a metric, such as sinkinterp.measurement.patching.first_alpha() or a function of logits,", None)
     return PatchingMetric(getattr(metric, "__name__", "metric"), lambda scene: metric(scene.trace.logits), {})
 
 
