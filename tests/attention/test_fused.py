@@ -1,8 +1,8 @@
 """Which kernel takes a call, that each gives what the dense pattern gives, and what happens without them.
 
-No test needs a GPU but the last. On fake CUDA tensors nothing is computed: shapes, strides and dtypes are those that
-PyTorch says its kernels return. `imitated` computes on the CPU what CUDA's kernels return, with their padding and their
-demands.
+No test needs a GPU: `benchmarks.gpu_checks` compares the kernels of one. On fake CUDA tensors nothing is computed:
+shapes, strides and dtypes are those that PyTorch says its kernels return. `imitated` computes on the CPU what CUDA's
+kernels return, with their padding and their demands.
 """
 
 from dataclasses import replace
@@ -318,7 +318,6 @@ OF_MASSES = {
     "key slot": {"slot": SlotRow(torch.randn(6, 1, 5).bfloat16().float(), torch.randn(6, 1, 5))},
     "sink logit": {"slot": SinkLogit(torch.randn(6))},
 }
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here: its kernels cannot be run")
 
 
 def exact(call):
@@ -371,13 +370,3 @@ def test_on_cuda_the_pass_is_taken_where_every_query_has_its_key(place, queries,
     with torch.no_grad():
         assert fused.takes_all_columns(bare) == taken
     assert not fused.takes_all_columns(bare)  # where weights are trained
-
-
-@needs_gpu
-@pytest.mark.parametrize("dtype", ERRORS, ids=str)
-def test_a_gpus_masses_are_the_cpus(make_call, dtype):
-    call = make_call(queries=LONG, d_head=64)
-    here, there = ({name: getattr(call, name).to(place, dtype) for name in "qkv"} for place in ("cpu", "cuda"))
-    got = replace(call, **there)
-    assert fused.takes_all_columns(got) and got.is_fused
-    torch.testing.assert_close(got.column_mass().cpu(), replace(call, **here).column_mass(), rtol=5e-4, atol=1e-5)
