@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, product
 from operator import itemgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import plotly.graph_objects as go
 import torch
@@ -145,7 +145,7 @@ def weights_table(subject: ModelLike, tokens: TokensLike | Any, mask: Mask, prog
     map too. Raises InputError where no block has a map whose weights are floating-point numbers.
     """
     given, tokens = equal_inputs_of(subject, tokens)
-    subject = instance_of(given, HuggingFaceSubject, "weights are rounded of a model on backend='huggingface'")
+    subject = cast(HuggingFaceSubject, given)  # every backend has the modules of transformers
     instance_of(mask, Mask, "a mask is what si.mask(model, tokens) returns")
     size = sum(one.weight.numel() for _, one in _maps(subject))
     share = size / sum(weight.numel() for block in subject.modules.blocks for weight in block.parameters())

@@ -83,11 +83,8 @@ def test_the_table_says_where_the_rows_part_and_by_how_much():
     subject, tokens = subject_of("llama"), tokens_of()
     news = []
     table = streaming_table(subject, tokens, window=7, sinks=(0, 2), on_progress=lambda *at: news.append(at))
-    assert table.frame["cache"].tolist() == ["all", "0 + 7", "2 + 5"] and [row["sinks"] for row in table.records()] == [
-        None,
-        0,
-        2,
-    ]
+    assert table.frame["cache"].tolist() == ["all", "0 + 7", "2 + 5"]
+    assert [row["sinks"] for row in table.records()] == [None, 0, 2]
     assert table.frame["tokens after"].tolist() == [5 * 9] * 3
     assert table.numbers("perplexity before") == pytest.approx([table.numbers("perplexity before")[0]] * 3, rel=1e-5)
     full, loss = dense_loss(subject, tokens), rolled_loss(subject, tokens, window=7, sinks=2)

@@ -74,12 +74,10 @@ def test_a_figure_has_the_heads_that_are_asked_for_before_and_after_edits(seen):
 @pytest.mark.parametrize("are_named", [True, False])
 def test_several_models_stand_side_by_side_each_with_its_own_maps(are_named):
     models = [model_of("gpt2"), model_of("llama")]
-    names = ["a", "b"] if are_named else [si.load(model).name for model in models]
-    figure = attention_map(
-        dict(zip(names, models, strict=True)) if are_named else models, tokens_of()[:1], heads=[(1, 2)]
-    )
+    given = dict(zip("ab", models, strict=True)) if are_named else models
+    figure = attention_map(given, tokens_of()[:1], heads=[(1, 2)])
     titles = [note.text for note in figure.layout.annotations]
-    assert len(titles) == len(figure.data) == 2 and (not are_named or titles == names)
+    assert len(titles) == len(figure.data) == 2 and (not are_named or titles == ["a", "b"])
     for trace, model in zip(figure.data, models, strict=True):
         (alone,) = attention_map(model, tokens_of()[:1], heads=[(1, 2)]).data
         assert trace.z == alone.z and trace.x == alone.x
@@ -136,3 +134,9 @@ def test_residuals_are_taken_along_of_sequences_of_any_length(seen):
     x = report.extra(ALL_ENTRIES)
     assert x.shape[:2] == report.residual_norms.shape[:2] and x[1, :, :, 7:].isnan().all()
     torch.testing.assert_close(x.norm(dim=2), report.residual_norms, equal_nan=True)
+
+
+def test_a_map_that_reads_both_ways_is_drawn_whole_and_a_causal_one_without_later_keys():
+    both, causal = (si.attention_map(x).data[0].z for x in (torch.eye(6).flip(0), torch.ones(6, 6).tril()))
+    assert [[*row].index(1) for row in both] == [5, 4, 3, 2, 1, 0]
+    assert [len([cell for cell in row if cell is not None]) for row in causal] == [1, 2, 3, 4, 5, 6]
