@@ -20,8 +20,8 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 demo: $(INSTALLED)  ## train the three twins, measure them, move the sink, draw figures/demo.html
 	$(BIN)/sinkinterp demo --force
 
-figures: $(INSTALLED)  ## draw figures/gallery.html, the book, and all pictures of the documents
-	$(BIN)/python -m experiments.book.gallery
+figures: $(INSTALLED)  ## draw the book, and all pictures of the documents
+	$(BIN)/python -m experiments.book.model_pictures
 	$(BIN)/python -m experiments.book --pictures
 
 families: $(INSTALLED)  ## say which architectures of transformers can be measured: docs/families.md

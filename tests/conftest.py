@@ -64,7 +64,7 @@ def pytest_configure(config):
 SLOW = (  # files that take longest start first, so that no worker waits for another at the end
     "test_benchmark_gpu",  # seven times as long in a process whose memory has grown
     "test_experiments", "test_study", "test_outside", "test_hub", "test_docs", "test_loop",
-    "test_interventions", "test_gallery", "test_generation", "test_real_weights", "test_examples", "test_watching",
+    "test_interventions", "test_demo", "test_generation", "test_real_weights", "test_examples", "test_watching",
     "test_make", "test_path_patching", "test_kills", "test_distributed", "test_wheel", "test_mutants",
 )  # fmt: skip
 

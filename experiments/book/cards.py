@@ -1,35 +1,17 @@
-"""Cards: small copies of figures, and a page of them in groups."""
+"""Small copies of figures, for cards."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Mapping, Sequence
 from operator import methodcaller
-from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
 import plotly.graph_objects as go
 
-from sinkinterp.pages.page import Section, rendered, with_figures
-
 GROUP = 10  # letters of a line of the name of a group of bars
-_HERE = Path(__file__).parent / "templates"
 HEIGHT, LETTERS = 190, 10  # pixels and size of letters, of a small figure
 MOST_NAMED, LONGEST = 12, 30  # names that fit below each other, and letters of a name
 _RIGHT = ("type", "range", "rangemode", "tickformat", "autorange", "exponentformat", "categoryorder", "categoryarray")
-
-
-def cards_page(title: str, lead: str, sections: Iterable[Section]) -> str:
-    """A page of small figures. A section whose title is "group: line" is the card with this line in its group."""
-    parts = ((*section.title.partition(": "), section) for section in sections)
-    grouped = groupby(parts, lambda part: part[0])
-    groups = [(name, [_card(line, section) for _, _, line, section in cards]) for name, cards in grouped]
-    body = rendered(_HERE / "cards.html", title=title, lead=lead, groups=groups)
-    return with_figures(title, body, styles=[_HERE / "cards.css"])
-
-
-def _card(line: str, section: Section) -> tuple[str, Section, go.Figure | None]:
-    return line, section, thumbnail(section.figures[0], 130) if section.figures else None
 
 
 def json_ready(figure: go.Figure) -> dict[str, Any]:

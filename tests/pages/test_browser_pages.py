@@ -2,20 +2,16 @@
 
 from statistics import fmean
 
-import plotly.graph_objects as go
 import pytest
 from pages.atlases import small_atlas
 from pages.shipped import BOOK, by_stem, chapters
 from report.test_tables import REPORT
-from sinkinterp._experiments.book.cards import cards_page
 from sinkinterp._experiments.book.chapter import PLOTLY, chapter_page
 from sinkinterp._experiments.book.story import front_page, story_page
 from sinkinterp._experiments.shared.figures import importances
 
 from sinkinterp.pages.atlas_page import atlas_page
-from sinkinterp.pages.page import Section
 from sinkinterp.pages.report import measurement_page
-from sinkinterp.plots.theme import MAGNITUDE, themed
 
 TABLE04 = "table04_attention_biases"
 
@@ -24,18 +20,11 @@ def rates():
     return importances(by_stem()[TABLE04].table)
 
 
-def gallery():
-    map_ = themed(go.Figure(go.Heatmap(z=[[1, 2]], colorscale=MAGNITUDE)), "f", caption="alpha_1 over null")
-    names = [f"a model: view {i}" for i in range(3)]
-    return cards_page("t", "Sink_1 of all", [Section(name, "Sink_1", [map_, rates()]) for name in names])
-
-
 PAGES = {
     "book": lambda: front_page(chapters(), PLOTLY, "story.html"),
     "story": lambda: story_page(chapters(), PLOTLY, "index.html"),
     "chapter": lambda: chapter_page(by_stem()[TABLE04], by_stem()[TABLE04].table, rates()),
     "report": lambda: measurement_page(REPORT, 0.3),
-    "gallery": gallery,
     "view": lambda: atlas_page(small_atlas()[0]),
     "live": None,
 }

@@ -207,7 +207,7 @@ def chapter_of(folder):
 WRITERS = {
     "view": lambda folder: atlas_page(small_atlas()[0]),
     "measure": lambda folder: measurement_page(REPORT, 0.3),
-    "gallery and demo": lambda folder: page("t", "l", [Section("s", "", [go.Figure()])]),
+    "demo": lambda folder: page("t", "l", [Section("s", "", [go.Figure()])]),
     "a page without figures": lambda folder: page("t", "l", [Section("s", "", tables=[TABLE])]),
     "chapter": chapter_of,
     "front page": lambda folder: front_page([chapter("table1", Outcome.HOLDS)]),

@@ -27,7 +27,7 @@ from sinkinterp.report.summary import compare
 
 VOCAB = 61
 ROOT = Path(si.__file__).parents[1]
-SHOWN = ("Table.of", "Table", "Section", "themed", "page", "cards_page")  # functions whose first argument is a title
+SHOWN = ("Table.of", "Table", "Section", "themed", "page")  # functions whose first argument is a title
 VERBS = re.compile(
     r"\b(is|are|was|has|have|does|do|makes?|move[sd]?|follows?|go(es)?|comes?|removes?|needs?|takes?|loses?|ends?|looks?"
     r"|carr(y|ies)|gives?|writes?|holds?|costs?|sinks in|only|never|always|no)\b"
