@@ -13,11 +13,6 @@ from sinkinterp.data.sources import MIN_CHARACTERS, Embedded, PythonCode, Repeat
 from sinkinterp.data.texts import Texts
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch, tmp_path):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
-
-
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "a.txt"
@@ -45,12 +40,6 @@ def test_a_folder_changes_with_any_of_its_files(file, tmp_path):
     before = Texts(str(tmp_path)).fingerprint()
     (tmp_path / "deeper" / "b.txt").write_text("four")
     assert Texts(str(tmp_path)).changed_since(before)
-
-
-def test_a_column_is_read_by_its_name_and_a_folder_file_by_file(tmp_path):
-    for name in ("b", "a"):
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": "no", "body": f"yes {name}"}))
-    assert list(Texts(str(tmp_path), column="body").texts(tmp_path)) == ["yes a", "yes b"]
 
 
 def test_a_dataset_on_the_hub_is_asked_for_its_split_and_has_no_fingerprint(monkeypatch, tmp_path):

@@ -14,12 +14,6 @@ from sinkinterp.data.texts import texts as texts_of
 from sinkinterp.data.tokens import token_set_of
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch, tmp_path):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / ".datasets")
-    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-
-
 def write(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
