@@ -50,25 +50,28 @@ class _Server(ThreadingHTTPServer):
 
 def server_of(page: bytes, answers: Mapping[str, Answer] = {}, port: int = 0) -> ThreadingHTTPServer:
     """A server of one page, not yet running. Raises InputError where the port is taken."""
-
-    class Handler(_Handler):
-        def do_GET(self) -> None:
-            """Sends the page. It has one path, "/"."""
-            if self.accepts({"/"}):
-                self.send(HTTPStatus.OK, "text/html; charset=utf-8", page)
-
-        def do_POST(self) -> None:
-            """Answers a question."""
-            if self.accepts(answers):
-                status, content = self.status_and_answer(answers[self.path.split("?")[0]])
-                self.send(status, "application/json", json.dumps(content, allow_nan=False).encode())
-
+    handler = type("Handler", (_Handler,), {"page": page, "answers": answers})
     with refusal(f"cannot listen on port {port}", "choose another port=...", (OSError, OverflowError)):
-        return _Server((LOOPBACK, port), Handler)
+        return _Server((LOOPBACK, port), handler)
 
 
 class _Handler(BaseHTTPRequestHandler):
+    """Answers for a page and its questions, by path."""
+
+    page: bytes
+    answers: Mapping[str, Answer]
     timeout = SILENCE
+
+    def do_GET(self) -> None:
+        """Sends the page. It has one path, "/"."""
+        if self.accepts({"/"}):
+            self.send(HTTPStatus.OK, "text/html; charset=utf-8", self.page)
+
+    def do_POST(self) -> None:
+        """Answers a question."""
+        if self.accepts(self.answers):
+            status, content = self.status_and_answer(self.answers[self.path.split("?")[0]])
+            self.send(status, "application/json", json.dumps(content, allow_nan=False).encode())
 
     def accepts(self, paths: Any) -> bool:
         """Tells if the request is for one of the paths, and names this server as its host and, if any, as its origin.

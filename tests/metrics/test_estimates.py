@@ -12,6 +12,7 @@ from sinkinterp.metrics.estimates import (
     difference,
     estimate,
     estimate_cells,
+    intervals,
     mean_cells,
     rate,
     ratio,
@@ -173,3 +174,8 @@ def test_intervals_are_those_of_scipy_at_every_number_of_values(n):
     wilson = stats.binomtest(n // 2, n).proportion_ci(method="wilson")
     share = rate(torch.full((n,), n // 2 / n, dtype=torch.double))
     assert [share.low, share.high] == pytest.approx([*wilson])
+
+
+def test_the_words_for_intervals_say_where_there_are_none():
+    assert "no intervals" in intervals(1) and "Student" in intervals(2) == intervals(300)
+    assert "over texts" in intervals(30, "texts")

@@ -21,6 +21,7 @@ def drawn():
 
 def test_a_grid_worked_by_hand():
     assert sink_grid(SIX, (0.3, 0.6)).tolist() == [[0.75, 0.25], [0.25, 0.25]]
+    assert sink_positions(SIX, torch.zeros_like(SIX), 0.3, 0.25).tolist() == [0]  # strictly above
 
 
 def test_a_grid_holds_the_sink_rate_of_each_position_whatever_the_order_of_epsilons():
