@@ -215,11 +215,10 @@ TYPED = {
         "si.measure(llama, T, instruments=(renamed('a', 1), renamed('a', 2)))",
         "si.measure(llama, T, instruments=(renamed('a', 1), renamed('b', 2)))",
     ),
-    "measure with instruments=si.measurement.instruments.ALL": (
+    "measure with instruments=": (
         "report.extra(NEXT_TOKEN_LOSS)",
-        "si.measure(llama, T, instruments=si.measurement.instruments.ALL).extra(NEXT_TOKEN_LOSS)",
+        "si.measure(llama, T, instruments=si.measurement.instruments.LOSS).extra(NEXT_TOKEN_LOSS)",
     ),
-    "needs what {} measures; measure with": ("report.plot('angles')", "full.plot('angles')"),
     "leave the tokens out, or give the models": (
         "si.compare(report, report, T)", "[si.compare(report, report), si.compare(llama, subject_of('gpt2'), T)]",
     ),

@@ -80,11 +80,11 @@ class Rows:
 
     def of(self, report: "Report", epsilon: float, word: "TokenText") -> "Table | None":
         """These rows of a report; None where no table was named. Raises InputError where there are none."""
-        from ..report.report import chosen_rows, view_of
+        from ..report.report import NAMED, chosen_rows
 
         if self.table is None:
             return None
-        rows = view_of(report, self.table).table(report, epsilon, word)
+        rows = NAMED[self.table].table(report, epsilon, word)
         return chosen_rows(rows, self.layer or None, self.head or None, self.position or None, self.top)
 
 

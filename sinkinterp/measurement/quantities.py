@@ -12,18 +12,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..attention import ALL, CALL, RESIDUAL, AttentionCall, Edit, maps
-from ..backends.load import subject_of
 from ..checks import InputError, different_numbers, whole_number
 from ..data.tokens import TokensLike
 from ..interventions.changes import Edits, edits_of
 from ..interventions.selectors import check_heads, named_heads
 from ..metrics.estimates import Estimate, rate
 from ..metrics.importance import sink_rate as rate_by_sequence
-from ..metrics.instruments import INSTRUMENTS, LOSS
+from ..metrics.instruments import LOSS, MASSIVE
 from ..metrics.metric import Metric, next_token_loss
+from ..report.norms import massive_by_block
 from ..report.patterns import alphas_of, holds_attention
-from ..report.readings import TokenText
-from ..report.report import NAMED, Report, chosen_rows, view_of
+from ..report.report import Report, chosen_rows
 from ..report.summary import compare as compare_reports
 from ..table import Table
 from .measure import ModelLike, check_unedited, equal_inputs_of, inputs_of, measure, passes
@@ -59,7 +58,7 @@ def key_norms(
     model: Report | ModelLike, tokens: TokensLike | Any = None, *, layers: Layers = None, edits: Edits = ()
 ) -> Float[Tensor, "layer kv_head position"]:
     """Lengths of the keys after their rotation, mean over the texts that have the position."""
-    report, _ = _measured(model, tokens, edits)
+    report = _measured(model, tokens, edits)
     return _of_layers(report.key_norms.nanmean(0), report.attention_layers, layers)
 
 
@@ -67,7 +66,7 @@ def value_norms(
     model: Report | ModelLike, tokens: TokensLike | Any = None, *, layers: Layers = None, edits: Edits = ()
 ) -> Float[Tensor, "layer kv_head position"]:
     """Lengths of the values, mean over the texts that have the position."""
-    report, _ = _measured(model, tokens, edits)
+    report = _measured(model, tokens, edits)
     return _of_layers(report.value_norms.nanmean(0), report.attention_layers, layers)
 
 
@@ -75,7 +74,7 @@ def residual_norms(
     model: Report | ModelLike, tokens: TokensLike | Any = None, *, layers: Layers = None, edits: Edits = ()
 ) -> Float[Tensor, "block position"]:
     """Lengths of what each block reads, then of the last block's output, mean over the texts that have the position."""
-    report, _ = _measured(model, tokens, edits)
+    report = _measured(model, tokens, edits)
     norms = report.residual_norms.nanmean(0)
     return _of_layers(norms, range(len(norms)), layers)
 
@@ -126,14 +125,13 @@ def massive_activations(
 
     Raises InputError for a report that was measured without the instrument MASSIVE.
     """
-    needed = NAMED["massive"].instrument
-    report, label = _measured(model, tokens, edits, instruments=INSTRUMENTS[needed])
-    return chosen_rows(view_of(report, "massive").table(report, 0.3, label), layers=layers)
+    report = _measured(model, tokens, edits, instruments=MASSIVE)
+    return chosen_rows(massive_by_block(report), layers=layers)
 
 
 def loss(model: Report | ModelLike, tokens: TokensLike | Any = None, *, edits: Edits = ()) -> float:
     """The loss of the next token in nats, mean over all tokens of the texts."""
-    report, _ = _measured(model, tokens, edits, instruments=LOSS)
+    report = _measured(model, tokens, edits, instruments=LOSS)
     return report.extra(LOSS[0]).nanmean().item()
 
 
@@ -167,15 +165,15 @@ def compare(
     return compare_reports(old, new, epsilon)
 
 
-def _measured(model: Any, tokens: Any, edits: Edits, **how: Any) -> tuple[Report, TokenText]:
-    """The report of a model, or the one that is given in its place; and the text of its tokens."""
+def _measured(model: Any, tokens: Any, edits: Edits, **how: Any) -> Report:
+    """The report of a model, or the one that is given in its place."""
     if isinstance(model, Report):
         if tokens is not None or edits_of(edits):
             raise InputError("a report is measured already; leave its text and edits out, or give the model")
-        return model, str
+        return model
     if tokens is None and not how:
         how = {"positions": 0}
-    return measure(model, tokens, edits=edits, **how), subject_of(model).label
+    return measure(model, tokens, edits=edits, **how)
 
 
 def _alphas(model: Any, tokens: Any, position: int, edits: Edits) -> dict[int, Float[Tensor, "sequence head"]]:
@@ -184,7 +182,7 @@ def _alphas(model: Any, tokens: Any, position: int, edits: Edits) -> dict[int, F
     if tokens is None and not isinstance(model, Report) and holds_attention(model):
         check_unedited(edits)
         return alphas_of(model, position)[0]
-    report, _ = _measured(model, tokens, edits, positions=(position,))
+    report = _measured(model, tokens, edits, positions=(position,))
     return dict(zip(report.attention_layers, report.alpha(position).unbind(1), strict=True))
 
 

@@ -191,7 +191,7 @@ def largest_entries(report: Readings, epsilon: float = 0.3, token_text: TokenTex
         }
 
     most_frequent = sorted(entries.groupby([*places]), key=lambda item: (-len(item[1]), item[0]))[:MOST_SHOWN]
-    rows = [row(*place, of_place) for place, of_place in most_frequent]
+    rows = [row(position, channel, of_place) for (position, channel), of_place in most_frequent]
     note = f"{protocol_note(report, epsilon)}; {_FROM_0}"
     return Table.of(f"Largest residual entries of block {block}", note, rows, entries_figure)
 

@@ -22,6 +22,7 @@ from ..checks import InputError, nearest, refusal, whole_number
 from ..files import by_suffix, check_is_file, path_of, write_file
 from ..metrics.estimates import Estimate, intervals, rate
 from ..metrics.importance import VISIBLE, Alpha, PerHead, sink_rate
+from ..metrics.instruments import INSTRUMENTS
 from ..metrics.metric import AnyMetric
 from ..metrics.residuals import norm_ratio
 
@@ -135,8 +136,11 @@ class Readings:
         """The answer to an instrument's metric, or to that of a name. Raises InputError where it was not measured."""
         name = metric.name if isinstance(metric, AnyMetric) else metric
         if name not in self.extras:
-            fix = "measure with instruments=si.measurement.instruments.ALL"
-            raise InputError(f"{name!r:.40} was not measured{nearest(name, self.extras)}; {fix}")
+            holding = [key for key, metrics in INSTRUMENTS.items() if name in {each.name for each in metrics}]
+            given = f"si.measurement.instruments.{holding[0]}" if holding else "[(metric,)]"
+            raise InputError(
+                f"{name!r:.40} was not measured{nearest(name, self.extras)}; measure with instruments={given}"
+            )
         return self.extras[name]
 
     def has(self, metric: AnyMetric) -> bool:

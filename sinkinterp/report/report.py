@@ -16,7 +16,6 @@ from torch import Tensor
 
 from ..checks import InputError, choice, different_numbers, whole_number
 from ..metrics.importance import PATTERNS
-from ..metrics.instruments import INSTRUMENTS
 from ..metrics.metric import AnyMetric
 from ..metrics.qk import QK_ANGLES
 from ..metrics.residuals import MASSIVE_ENTRIES, TOP_ENTRIES, UPDATE_RANK
@@ -67,7 +66,7 @@ class Report(Readings):
         `token_text` gives token ids their text, such as `subject.label`. Raises InputError, which names the
         instrument to measure with, where the report does not hold what a view needs.
         """
-        return view_of(self, view).table(self, epsilon, token_text).plot()
+        return choice(view, NAMED, "view").table(self, epsilon, token_text).plot()
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the summary. All text is escaped."""
@@ -92,12 +91,6 @@ class View:
     in_terminal: bool = False
     heading: str = ""
     fits: Callable[[Readings], bool] = lambda report: True
-
-    @property
-    def instrument(self) -> str:
-        """The name of the instrument that measures what the view needs; empty where every report has it."""
-        names = (name for name, metrics in INSTRUMENTS.items() if set(self.needs) <= set(metrics))
-        return next(names) if self.needs else ""
 
 
 def _plain(table: Callable[[Readings, float], Table]) -> MakeTable:
@@ -131,15 +124,6 @@ NAMED = {view.name: view for view in VIEWS if view.name}
 def views_of(report: Readings) -> Iterator[View]:
     """The views of what was measured, in the order in which they are shown."""
     return (view for view in VIEWS if all(map(report.has, view.needs)) and view.fits(report))
-
-
-def view_of(report: Readings, name: str) -> View:
-    """The view of that name. Raises InputError for another name, and if the report lacks a metric."""
-    view = choice(name, NAMED, "view")
-    if not all(map(report.has, view.needs)):
-        call = f"instruments=si.measurement.instruments.{view.instrument}"
-        raise InputError(f"the view {name!r} needs what {view.instrument} measures; measure with {call}")
-    return view
 
 
 def overview_tables(report: Readings, epsilon: float = 0.3, token_text: TokenText = str) -> list[Table]:

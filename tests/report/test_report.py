@@ -213,9 +213,12 @@ def test_a_reports_line_says_what_uniform_attention_gives_on_texts_as_short(subj
     assert repr(report).endswith("at epsilon 0.3, 1.000 under uniform attention>")
 
 
-def test_the_instrument_that_a_view_asks_for_measures_what_it_needs():
+def test_the_instrument_that_a_view_asks_for_measures_what_it_needs(subjects):
+    bare = si.measure(subjects["gpt2"], tokens_of())
     for view in VIEWS:
-        assert set(view.needs) <= set(INSTRUMENTS[view.instrument]) if view.needs else view.instrument == ""
+        if view.needs:
+            message = refused(lambda view=view: view.table(bare, 0.3, str), "measure with instruments=si.measurement.")
+            assert set(view.needs) <= set(INSTRUMENTS[message.rpartition(".")[2]])
 
 
 def test_what_is_no_file_of_a_report_is_refused(tmp_path):
