@@ -482,7 +482,10 @@ def _turn(record: Record, operation: Operation) -> Operand | None:
         return None
     batch_axis, (source, table) = shape.index(batch), record.source(number) or ("", None)
     is_table = table is not None and _are_first(table, rows.narrow(batch_axis, 0, 1), axes[0])
-    return Operand(operation.place, number, index, 1.0, len(shape), axes[0], batch_axis, source, is_table)
+    return Operand(
+        operation.place, number, index, rank=len(shape), pos_axis=axes[0], batch_axis=batch_axis, source=source,
+        is_table=is_table,
+    )  # fmt: skip
 
 
 def _mixes_positions(record: Record, operation: Operation) -> bool:
