@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import AutoFeatureExtractor, AutoTokenizer, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 
-from ..attention import ATTENTION_INPUT, MLP
+from ..attention import ATTENTION_INPUT
 from ..checks import InputError, finite_number, refusal, refusing, unicode_text, whole_number, whole_numbers
 from ..data.hub import asking_hub
 from ..data.texts import text_of_file
@@ -302,9 +302,8 @@ class EncoderDecoderSubject(HuggingFaceSubject):
         try:
             with without_cross_attention(self.model):
                 alone = self._run_model(contract.sample_tokens(self.shape.vocab))
-        except Exception:  # T5Gemma and LongT5 need an encoder, so that their updates cannot be checked
-            able = super()._abilities_found(bare, gives_positions)
-            return replace(able, taps=able.taps - {MLP})
+        except Exception:  # T5Gemma and LongT5 need an encoder, so that their updates are not found
+            return super()._abilities_found(bare, gives_positions)
         with without_cross_attention(self.model):
             return super()._abilities_found(alone[:, : bare.shape[1]], gives_positions)
 

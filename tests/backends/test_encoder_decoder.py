@@ -26,7 +26,7 @@ from refusals import refused
 from transformers import BartForCausalLM, MarianForCausalLM, WhisperFeatureExtractor, WhisperForCausalLM
 
 import sinkinterp as si
-from sinkinterp.attention.sites import KEY_WEIGHTS, MLP, RESIDUAL
+from sinkinterp.attention.sites import ATTENTION_INPUT, KEY_WEIGHTS, MLP, RESIDUAL
 from sinkinterp.backends.encoder import NoEncoder, Silence, Sound, Text, TokenIds, encoder_input
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.model_files import load_tokenizer
@@ -216,6 +216,7 @@ def test_edits_of_calls_reach_the_attention_that_is_read():
     crossing, plain = subject.cross_attention(), subject.run(TOKENS).logits
     silenced = [each.run(TOKENS, edits=[SILENCED]).logits for each in (subject, crossing)]
     assert not any(a.allclose(b, atol=1e-3) for a, b in ((silenced[0], plain), (silenced[1], plain), silenced))
+    refused(lambda: crossing.run(TOKENS, reads={"x": ATTENTION_INPUT.read(torch.clone)}))  # of the other attention
     (module,) = [found.module for found in crossing.maps() if (found.layer, found.site) == (1, KEY_WEIGHTS)]
     assert module is subject.model.model.decoder.layers[1].encoder_attn.k_proj
 

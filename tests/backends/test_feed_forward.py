@@ -7,8 +7,9 @@ import torch
 import transformers
 from backends import test_own_attention as own
 from backends.zoo import SIZES, peaked, tokens_of
+from refusals import refused
 
-from sinkinterp.attention.sites import MLP, RESIDUAL
+from sinkinterp.attention.sites import MLP, NEURONS, RESIDUAL
 from sinkinterp.backends.load import BACKENDS, load
 from sinkinterp.checks import InputError
 from sinkinterp.interventions import ChangeMLP, Scale, SetTo
@@ -42,6 +43,11 @@ def reads(subject, *edits):
     entries = {"residual": RESIDUAL.read(lambda x: x), "update": MLP.read(lambda x: x)}
     trace = subject.run(tokens_of(), reads=entries, edits=edits)
     return trace["residual"], trace["update"]
+
+
+def test_neurons_of_experts_are_not_those_of_the_layer_that_they_share():
+    subject = load(model_of("granite-moe with a shared layer"))
+    refused(lambda: subject.run(tokens_of(), reads={"x": NEURONS.read(lambda x: x)}), NEURONS.label)
 
 
 @pytest.mark.parametrize(("name", "backend"), [*product(CONFIGS, BACKENDS), *product(OWN, ["huggingface"])])

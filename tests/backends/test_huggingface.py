@@ -1,4 +1,5 @@
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from sinkinterp.backends.anatomy import positions_replaced
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.load import load
 from sinkinterp.backends.nnsight import NNsightSubject
+from sinkinterp.backends.subject import pads_of
 from sinkinterp.interventions import ChangeResidual, Put
 from sinkinterp.interventions.changes import ReplacePosition, SwapPositions
 from sinkinterp.lm.model import build
@@ -130,6 +132,16 @@ def test_a_pass_of_some_blocks_reads_and_predicts_what_the_whole_one_does_and_ru
     assert early.equal(whole["mass"][:, :1])
     refused(lambda: subject.run(tokens, blocks=1), "range")
     assert part["mass"].shape[1] == sum(layer >= n // 2 for layer in ATTENTION_LAYERS[name])
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "config", "eos", "pads"),
+    [(3, 3, None, {3: 1}), (3, 4, None, {3: 1, 4: 2}), (3, None, 3, {3: 2}), (None, None, 5, {})],
+)
+def test_padding_is_no_text_once_if_the_tokenizer_says_so_and_twice_else(tokenizer, config, eos, pads):
+    reads_text = SimpleNamespace(pad_token_id=tokenizer, eos_token_id=eos)
+    model = SimpleNamespace(config=SimpleNamespace(pad_token_id=config))
+    assert pads_of(SimpleNamespace(tokenizer=reads_text, model=model)) == pads
 
 
 def test_a_table_returns_the_rows_of_other_positions_counted_from_its_first():

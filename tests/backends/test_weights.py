@@ -86,6 +86,7 @@ def test_constants_that_a_model_computes_itself_are_left_out(name, tmp_path):
         f"{block}attn.masked_bias": torch.tensor(-1e4),
         f"{block}attn.bias": torch.ones(1, 1, 64, 64).tril().bool(),
     }
+    constants |= {name: buffer.clone() for name, buffer in model.named_buffers() if name not in weights}
     loaded = load_model(written(tmp_path, weights | constants))
     assert bare_logits(loaded, tokens_of()).equal(bare_logits(model, tokens_of()))
 
