@@ -150,10 +150,9 @@ def _runs(targets: Sequence[int]) -> list[Run]:
 
 
 def _sinks(report: Report, target: int, epsilon: float) -> dict[str, Cell]:
-    cells = estimate_cells(SINK_1, report.sink_rate(0, epsilon)) | estimate_cells(
-        SINK_T, report.sink_rate(target, epsilon)
-    )
-    return {**cells, NULL: max(report.null_sink_rate(position, epsilon) for position in (0, target))}
+    first, there = (report.sink_rate(position, epsilon) for position in (0, target))
+    null = max(report.null_sink_rate(position, epsilon) for position in (0, target))
+    return {**estimate_cells(SINK_1, first), **estimate_cells(SINK_T, there), NULL: null}
 
 
 def _reported(input_name: str, edit: str, target: int) -> dict[str, Cell]:

@@ -33,7 +33,6 @@ from .measure import answers_of, inputs_of, measure
 Numbers = dict[str, float]
 PEAK = Metric("peak", RESIDUAL, residuals.peak)
 SINK_LOGITS = Metric("sink_logits", CALL, sink_logits)
-INDUCTION_SEQUENCES, SINK_LENGTH = 8, 64
 _SHARDED = ("full_tensor", "ds_id", "_is_flat_param")  # what only weights have that FSDP or DeepSpeed divided
 
 
@@ -49,7 +48,7 @@ def emergence_of(subject: Subject, report: Readings) -> Numbers:
     above_p99: the share of heads above the 99th percentile of the report's other positions; induction: of the
     strongest head, on random tokens that are read twice.
     """
-    scores = induction_scores(subject, INDUCTION_SEQUENCES, min(SINK_LENGTH, report.protocol.length)).mean(0)
+    scores = induction_scores(subject, length=min(64, report.protocol.length)).mean(0)
     return {
         "above_p99": above_controls(report.importance - report.null).nanmean().item(),
         "induction": scores.max().item(),
