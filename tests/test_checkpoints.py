@@ -11,8 +11,7 @@ from sinkinterp.backends.model_files import load_tokenizer
 from sinkinterp.backends.named_models import SHIPPED
 from sinkinterp.metrics.metric import NEXT_TOKEN_LOSS
 from sinkinterp.runs.inputs import Inputs
-from sinkinterp.runs.trained import recipe_of
-from sinkinterp.train.recipe import RECIPES, with_variant
+from sinkinterp.train.recipe import RECIPES, recipe_in, with_variant
 
 CARD = {"demo-softmax": (2.385, 0.982, None), "demo-sigmoid": (2.385, 0.0, None), "demo-k_bias": (2.386, 0.0, 0.982)}
 
@@ -83,14 +82,14 @@ def test_every_checkpoint_that_ships_is_tested_and_stands_in_the_card():
     assert shipped == set(CARD | TEXT | REPEATS) and all(name in card for name in shipped)
     samples = [json.dumps(json.loads(sample.read_text())) for sample in SAMPLES.values()]
     assert all(hashlib.sha256(sample.encode()).hexdigest()[:12] in card for sample in samples)
-    assert all(recipe_of(SHIPPED / name).data.sha256[:12] in card for name in TEXT | REPEATS)
+    assert all(recipe_in(SHIPPED / name).data.sha256[:12] in card for name in TEXT | REPEATS)
 
 
 @pytest.mark.parametrize("name", TEXT | REPEATS)
 def test_a_text_checkpoint_was_made_by_the_command_of_its_card_and_reads_text(name, docstrings):
     kind, variant, *longer = name.split("-")
     base = {"text": RECIPES["text"], "repeats": replace(RECIPES["text-repeats"], seed=2)}[kind]
-    recipe, said = recipe_of(SHIPPED / name), with_variant(base, variant)
+    recipe, said = recipe_in(SHIPPED / name), with_variant(base, variant)
     steps = 48_000 if longer else said.steps
     assert recipe == replace(said, steps=steps, data=replace(said.data, sha256=recipe.data.sha256))
     history = json.loads((SHIPPED / name / "history.json").read_text())
@@ -106,5 +105,5 @@ def test_a_text_checkpoint_was_made_by_the_command_of_its_card_and_reads_text(na
 
 @pytest.mark.parametrize("name", CARD)
 def test_a_checkpoint_was_made_by_the_command_of_its_card(name):
-    recipe = recipe_of(SHIPPED / name)
+    recipe = recipe_in(SHIPPED / name)
     assert recipe == si.Recipe(model=si.VARIANTS[name.removeprefix("demo-")], seed=0)

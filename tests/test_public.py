@@ -48,6 +48,8 @@ for code in sys.argv[1:]:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_our_types_and_functions_are_known_whatever_is_imported_first(tmp_path):
     """Each of these begins in a process that has imported torch, and neither us nor transformers."""
+    from sinkinterp._experiments.shared.tasks import Limited
+
     from sinkinterp.data.packing import PackedText
     from sinkinterp.data.tokenizers import ByteBPE
     from sinkinterp.files import seal
@@ -55,19 +57,22 @@ def test_our_types_and_functions_are_known_whatever_is_imported_first(tmp_path):
 
     build(si.VARIANTS["k_bias"]).save_pretrained(tmp_path)
     data = PackedText(tokenizer=ByteBPE(300), length=11)
-    recipe = si.Recipe(model=replace(si.VARIANTS["softmax"], vocab=300), data=data)
-    (tmp_path / "recipe.json").write_text(json.dumps(recipe.to_dict()))
-    seal(tmp_path)
+    on_text = si.Recipe(model=replace(si.VARIANTS["softmax"], vocab=300), data=data)
+    recipes = {tmp_path / "text": on_text, tmp_path / "toy": si.Recipe(model=si.VARIANTS["softmax"], data=Limited(7))}
+    for folder, recipe in recipes.items():
+        folder.mkdir()
+        (folder / "recipe.json").write_text(json.dumps(recipe.to_dict()))
+        seal(folder)
     ours, theirs = "import sinkinterp.lm.model", "from transformers import AutoModelForCausalLM"
     load = f"print(type(AutoModelForCausalLM.from_pretrained({str(tmp_path)!r})).__name__)"
     of_type = "from transformers import AutoConfig; print(AutoConfig.for_model('sinkinterp').model_type)"
-    key_of_text = f"print(recipe_of(Path({str(tmp_path)!r})).key())"
+    read = "from pathlib import Path; from sinkinterp.train.recipe import recipe_in; print(recipe_in(Path({!r})).key())"
     of_functions = "import sinkinterp as si; si.trained, si.VARIANTS; print(callable(si.measure), callable(si.load))"
     said = {
         f"{ours}; {theirs}; {load}": "SinkForCausalLM",
         f"{theirs}; {ours}; {load}": "SinkForCausalLM",
         f"{ours}; from transformers import AutoTokenizer; {of_type}": "sinkinterp",
-        f"from pathlib import Path; from sinkinterp.runs.trained import recipe_of; {key_of_text}": recipe.key(),
+        **{read.format(str(folder)): recipe.key() for folder, recipe in recipes.items()},
         of_functions: "True True",  # no module hides the function of its name
     }
     assert run(FORKS, *said).splitlines() == [*said.values()]

@@ -30,9 +30,10 @@ from sinkinterp.report.maps import attention_figure
 from sinkinterp.report.norms import FIRST_TOKEN, KIND, NORM, OTHER_TOKENS, residual_norms_by_block
 from sinkinterp.report.report import Report, view_of
 from sinkinterp.runs.inputs import Inputs
-from sinkinterp.runs.trained import EVALUATION_SEQUENCES, SINK_LENGTH, recipe_of, training_history
+from sinkinterp.runs.trained import EVALUATION_SEQUENCES, SINK_LENGTH, training_history
 from sinkinterp.table import ALPHA_1, BLOCK, HEAD, LAYER, MODEL, Table
 from sinkinterp.train.checkpoint import history_of
+from sinkinterp.train.recipe import recipe_in
 
 from ..shared.lengths import sinks_by_length
 
@@ -76,14 +77,14 @@ def _strongest(report: Report) -> tuple[int, int]:
 
 
 def _training() -> go.Figure:
-    length = recipe_of(SHIPPED / TWINS[0]).data.length
+    length = recipe_in(SHIPPED / TWINS[0]).data.length
     note = _WORDS["training"].format(n=EVALUATION_SEQUENCES, length=length, measured=min(SINK_LENGTH, length))
     return training_history({name: history_of(SHIPPED / name) for name in TWINS}, note).plot()
 
 
 def _swaps() -> go.Figure:
     name = "demo-softmax"
-    return swaps(_shipped(name)[0], recipe_of(SHIPPED / name).data).plot()
+    return swaps(_shipped(name)[0], recipe_in(SHIPPED / name).data).plot()
 
 
 def _angles() -> go.Figure:

@@ -25,7 +25,7 @@ from sinkinterp.runs.experiment import Experiment, Rule, Scope
 from sinkinterp.runs.inputs import Inputs
 from sinkinterp.runs.workers import Here, in_order
 from sinkinterp.table import MODEL, SEED, Cell, Table
-from sinkinterp.train.recipe import RECIPES, Recipe
+from sinkinterp.train.recipe import RECIPES, Recipe, recipe_in
 
 _DOWNLOADED = "local/"  # before the names of models that `make models` makes
 OUR_SEQUENCES = 512  # for models of ours, as in their cards
@@ -143,7 +143,7 @@ def open_case(
     source = _train(model, progress, cache) if isinstance(model, Recipe) else model
     given = source if isinstance(source, Named) else Named(source)
     folder = Path(located(given.source))
-    recipe = trained.recipe_of(folder) if (folder / "recipe.json").is_file() else None
+    recipe = recipe_in(folder) if (folder / "recipe.json").is_file() else None
     name = given.source if given.encoder is None else f"{given.source}, encoder {given.encoder.description}"
     if isinstance(model, Recipe):
         name = _variant_of(model) or model.key()

@@ -15,7 +15,7 @@ from ..data.tokens import TextToTokens, TokenSet, TooFewTexts, from_rows, ids_of
 from ..files import cache_folder, path_of
 from ..measurement.measure import docstrings_for
 from ..train.loop import held_out_tokens, prepared
-from .trained import recipe_of
+from ..train.recipe import recipe_in
 
 _DRAW = {Drawn.RANDOM: random_tokens, Drawn.REPEAT: repeated_token}
 
@@ -100,7 +100,7 @@ class Inputs:
 
     def _task_tokens(self, folder: Path) -> TokenSet:
         """Held-out sequences of the task that a checkpoint of ours was trained on."""
-        data = recipe_of(folder).data
+        data = recipe_in(folder).data
         outside = getattr(data, "outside", "")
         if outside and str(getattr(self.text, "source", self.text)) != outside:
             fix = f"which is read if you name it: text=Path({outside!r})"

@@ -13,7 +13,6 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .._experiments import load_package
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load
 from ..backends.subject import Subject
@@ -43,7 +42,7 @@ from ..train import checkpoint, loop
 from ..train.checkpoint import card, push
 from ..train.distributed import joined
 from ..train.loop import Evaluate, Job, Task, held_out_tokens, job_of, prepared
-from ..train.recipe import Fit, NextToken, Objective, Recipe, described, recipe_in
+from ..train.recipe import Fit, NextToken, Objective, Recipe, described
 
 EVALUATION_SEQUENCES = 256  # held-out sequences that an evaluation during training reads, at most
 EVALUATION_TOKENS = 65_536  # tokens that these sequences have together, at most
@@ -155,12 +154,6 @@ def valid_loss(subject: Subject, token_set: TokenSet, objective: Objective = Nex
 def _losses(subject: Subject, tokens: Tokens) -> Float[Tensor, "sequence target"]:
     logits = subject.run(tokens).logits
     return next_token_loss(logits, tokens.to(logits.device)).cpu()
-
-
-def recipe_of(folder: Path) -> Recipe:
-    """The recipe that a checkpoint of ours was trained with. Raises InputError if the folder holds none."""
-    load_package()  # which has kinds of data of its own
-    return recipe_in(folder)
 
 
 class OwnTraining(Fit):

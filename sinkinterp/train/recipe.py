@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from .._experiments import load_package
 from ..attention import Mask
 from ..attention.slots import NoSlots
 from ..checks import InputError, instance_of, refusal
@@ -279,6 +280,7 @@ def with_variant(recipe: Recipe, name: str) -> Recipe:
 
 def recipe_in(folder: Path) -> Recipe:
     """The recipe that a checkpoint of ours was trained with. Raises InputError if the folder holds none."""
+    load_package()  # experiments have kinds of data of their own
     verify(folder, "recipe.json")
     file = folder / "recipe.json"
     check_is_file(file, "without it and without a tokenizer, give token ids: tokens=FILE.json")

@@ -25,9 +25,8 @@ from sinkinterp.data import packing, sources as docstrings
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import Damaged, seal, verify
 from sinkinterp.lm.variants import VARIANTS
-from sinkinterp.runs import trained
 from sinkinterp.table import Table
-from sinkinterp.train import checkpoint, loop
+from sinkinterp.train import checkpoint, loop, recipe as recipes
 from sinkinterp.train.loop import job_of
 from sinkinterp.train.recipe import Recipe
 
@@ -211,7 +210,7 @@ def test_a_damaged_checkpoint_that_ships_is_one_line(tmp_path, name):
     flip(folder / name, random.Random(4))
     readers = {
         "tokenizer.json": load_tokenizer,
-        "recipe.json": trained.recipe_of,
+        "recipe.json": recipes.recipe_in,
         "history.json": checkpoint.history_of,
     }
     with pytest.raises(Damaged, match=rf"^[^\n]+{name} is damaged: [^\n]+; copy it again, [^\n]+$"):

@@ -5,9 +5,8 @@ from contextlib import nullcontext
 import pytest
 
 from sinkinterp.cli import training
-from sinkinterp.runs.trained import recipe_of
 from sinkinterp.train import checkpoint, loop
-from sinkinterp.train.recipe import Fit
+from sinkinterp.train.recipe import Fit, recipe_in
 
 SHORT = ("--set", "steps=7", "--set", "watch_every=3", "--device", "cpu")
 
@@ -22,7 +21,7 @@ def call(call, tmp_path, monkeypatch):
 def test_a_recipe_is_trained_with_its_settings_and_found_again(call, tmp_path):
     code, output = call("train", "k_bias", *SHORT, "--set", "model.n_layers=2", "--seed", 3)
     (run,) = (tmp_path / "cache/runs").iterdir()
-    recipe = recipe_of(run / "step-0000007")
+    recipe = recipe_in(run / "step-0000007")
     assert code == 0 and recipe.model.n_layers == 2 and recipe.seed == 3 and recipe.key() == run.name
     assert "k_bias step 7/7, loss" in output and "tokens/s" in output and "Sink_1" in output
     assert f"trained: {run}/step-0000007" in output

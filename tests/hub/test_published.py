@@ -22,12 +22,13 @@ from pathlib import Path
 import torch
 import sinkinterp as si
 from sinkinterp.applications.mend import Mended, MendRecipe
-from sinkinterp.runs.trained import Run, recipe_of
+from sinkinterp.runs.trained import Run
+from sinkinterp.train.recipe import recipe_in
 
 base, adapter, twin = sys.argv[1:]
 last = {"alpha_1": 0.1, "alpha_1_uniform": 0.2, "sink_1": 0.0, "step": 0}
 Mended(MendRecipe(model=base), Path(adapter), None, [last]).push_to_hub("team/mended")
-Run(recipe_of(Path(twin)), Path(twin)).push_to_hub("team/twin")
+Run(recipe_in(Path(twin)), Path(twin)).push_to_hub("team/twin")
 tokens = torch.tensor([[3, 1, 4, 1, 5, 9]])
 for pushed, folder in (("team/mended", adapter), ("team/twin", twin)):
     assert si.load(pushed).run(tokens).logits.equal(si.load(folder).run(tokens).logits), pushed

@@ -26,7 +26,7 @@ from sinkinterp.runs import trained
 from sinkinterp.runs.inputs import Inputs
 from sinkinterp.table import ALPHA_1, LOSS, MODEL, NULL, RESIDUAL_RATIO, SEED, SINK_1, Table
 from sinkinterp.train.loop import held_out_tokens
-from sinkinterp.train.recipe import RECIPES, PrefixLM, Recipe, with_variant
+from sinkinterp.train.recipe import RECIPES, PrefixLM, Recipe, recipe_in, with_variant
 
 
 def test_a_run_names_its_text_keeps_its_tokenizer_and_refuses_another_text(tmp_path):
@@ -42,7 +42,7 @@ def test_a_run_names_its_text_keeps_its_tokenizer_and_refuses_another_text(tmp_p
     task = data.prepare(tmp_path / "cache")
     sha256, n_held_out = task.sha256, len(task.split.held_out)
     assert n_held_out < trained.LEAST_EVALUATION_SEQUENCES and run.history().records()[-1]["valid_loss"] > 0
-    assert run.recipe == trained.recipe_of(run.folder) == replace(recipe, data=replace(data, sha256=sha256))
+    assert run.recipe == recipe_in(run.folder) == replace(recipe, data=replace(data, sha256=sha256))
     assert run.folder.parent.name == recipe.key() and trained.trained(recipe, tmp_path / "cache") == run
     texts["a"].write_text("other words\n\n" + texts["b"].read_text())
     other = tmp_path / "other cache"
