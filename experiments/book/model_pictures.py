@@ -28,7 +28,7 @@ from sinkinterp.plots.theme import add_curve, colour, escaped, positive_axis, th
 from sinkinterp.report.heads import heads_overview, sinks_by_head
 from sinkinterp.report.maps import attention_figure
 from sinkinterp.report.norms import FIRST_TOKEN, KIND, NORM, OTHER_TOKENS, residual_norms_by_block
-from sinkinterp.report.report import Report, view_of
+from sinkinterp.report.report import Report
 from sinkinterp.runs.inputs import Inputs
 from sinkinterp.runs.trained import EVALUATION_SEQUENCES, SINK_LENGTH, training_history
 from sinkinterp.table import ALPHA_1, BLOCK, HEAD, LAYER, MODEL, Table
@@ -90,7 +90,7 @@ def _swaps() -> go.Figure:
 def _angles() -> go.Figure:
     subject, given = _shipped("text-softmax")
     report = measure(subject, given, instruments=[GEOMETRY])
-    return view_of(report, "angles").table(report, EPSILON, subject.label).plot()
+    return report.plot("angles", EPSILON, subject.label)
 
 
 def _lengths() -> go.Figure:
