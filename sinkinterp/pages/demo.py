@@ -24,11 +24,12 @@ from ..runs.workers import Here, Processes, Workers, in_order
 from ..table import Cell, Table
 from ..train import checkpoint
 from ..train.loop import held_out_tokens
-from ..train.recipe import DEMO_EPSILON, DEMO_SEQUENCES, DEMO_STEPS, DEMO_TWINS, demo_recipe
+from ..train.recipe import DEMO_EPSILON, DEMO_TWINS, Recipe, demo_recipe
 from .page import Section, page
 
 _WORDS = data_of("pages/templates/demo.toml")
 TARGETS = (4, 6, 9, 12)  # positions, from 0, that p1 is replaced by or swapped with
+SEQUENCES = 512  # held-out sequences that the models are measured on
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def demo(
     cache: Path | None = None,
     workers: Workers = Processes(len(DEMO_TWINS)),
     on_training: OnProgress = no_progress,
-    steps: int = DEMO_STEPS,
+    steps: int = Recipe.steps,
 ) -> Demo:
     """Trains or loads the three twins of one seed, measures them, and repeats Table 7 on the softmax model.
 
@@ -59,7 +60,7 @@ def demo(
     in_order(workers if missing else Here(), partial(trained.trained, cache=cache), missing, on_training)
     runs = {variant: trained.trained(recipe, cache) for variant, recipe in recipes.items()}
     subjects = {variant: run.subject(variant) for variant, run in runs.items()}
-    token_set = held_out_tokens(demo_recipe(DEMO_TWINS[0]).data, DEMO_SEQUENCES)
+    token_set = held_out_tokens(demo_recipe(DEMO_TWINS[0]).data, SEQUENCES)
     reports = {variant: measure(subject, token_set) for variant, subject in subjects.items()}
     losses = {variant: trained.valid_loss(subject, token_set) for variant, subject in subjects.items()}
     sizes = {"n": EVALUATION_SEQUENCES, "length": reports["softmax"].protocol.length, "epsilon": DEMO_EPSILON}
@@ -99,7 +100,7 @@ def _twins_table(reports: Mapping[str, Report], losses: Mapping[str, Estimate]) 
 
 def swaps(subject: Subject, task: BigramBackcopy) -> Table:
     """Table 7, measured on a model of this task."""
-    sizes = task.vocab, task.length, DEMO_SEQUENCES
+    sizes = task.vocab, task.length, SEQUENCES
     drawn = {"random": random_tokens(*sizes), "repeated": repeated_token(*sizes)}
-    token_sets = {"natural": held_out_tokens(task, DEMO_SEQUENCES), **drawn}
+    token_sets = {"natural": held_out_tokens(task, SEQUENCES), **drawn}
     return swap_table(subject, token_sets, TARGETS, DEMO_EPSILON)

@@ -310,11 +310,9 @@ def described(recipe: Recipe | str, settings: Mapping[str, Any]) -> Recipe:
 
 
 DEMO_TWINS = ("softmax", "sigmoid", "k_bias")  # the variants that the demo trains on one task
-DEMO_STEPS = 1500
-DEMO_SEQUENCES = 512  # held-out sequences that the demo measures its models on
 DEMO_EPSILON = 0.3
 
 
-def demo_recipe(variant: str, seed: int = 0, steps: int = DEMO_STEPS) -> Recipe:
+def demo_recipe(variant: str, seed: int = 0, steps: int = Recipe.steps) -> Recipe:
     """How the demo trains one of its twins."""
     return Recipe(model=VARIANTS[variant], seed=seed, steps=steps)

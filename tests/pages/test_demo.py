@@ -22,7 +22,7 @@ def cache(tmp_path_factory):
 @pytest.fixture(scope="module")
 def result(cache):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo, "DEMO_SEQUENCES", 11)
+        patch.setattr(demo, "SEQUENCES", 11)
         yield demo.demo(cache=cache, workers=Here(), steps=12)
 
 
