@@ -115,6 +115,12 @@ def test_weights_are_read_in_the_dtype_that_is_asked_for(tmp_path):
     refused(lambda: load(model_of("gpt2"), dtype="bfloat16"))
 
 
+def test_a_model_whose_folder_is_gone_has_no_tokenizer(tmp_path):
+    model = model_of("llama")
+    model.name_or_path = str(tmp_path / "gone")
+    assert load(model).tokenizer is None
+
+
 def test_a_prefix_mask_is_no_mistake_of_the_calls():
     subject = HuggingFaceSubject(build(VARIANTS["prefix_5"]))
     assert subject.run(torch.randint(64, (3, 13)), edits=[SwapPositions(0, 4)]).logits.shape == (3, 13, 64)
