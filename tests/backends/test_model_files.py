@@ -114,6 +114,12 @@ def test_weights_that_are_quantised_as_transformers_does_not_read_are_refused(ho
     refused(lambda: si.load(tmp_path), f"holds {place}.{name} as I32, which is not a weight")
 
 
+def test_weights_that_bitsandbytes_rounded_are_left_to_transformers(tmp_path):
+    held = saved(tmp_path, quantization_config={"load_in_8bit": True}).state_dict()
+    save_file({name: x.contiguous().to(torch.int8) for name, x in held.items()}, tmp_path / "model.safetensors")
+    assert "is not a weight" not in refused(lambda: si.load(tmp_path))
+
+
 def test_a_part_that_is_absent_is_named(tmp_path):
     tiny_llama().save_pretrained(tmp_path, max_shard_size="20KB")
     part = sorted(tmp_path.glob("model-*"))[1]
