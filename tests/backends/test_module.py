@@ -150,7 +150,7 @@ def computing(model):
 def test_a_module_that_keeps_rotations_is_read_at_any_length():
     subject = si.load(peaked(rotary(Growing)))
     plain = computing(subject.model)
-    for edits in ([], [si.SwapPositions(2, 7)], [iv.ChangeResidual(iv.Zero(), layers=[1], positions=[3])]):
+    for edits in ([si.SwapPositions(2, 7)], [], [iv.ChangeResidual(iv.Zero(), layers=[1], positions=[3])]):
         logits = subject.run(IDS, edits=edits).logits
         close(logits, plain.run(IDS, edits=edits).logits)
 
@@ -445,11 +445,13 @@ def test_unusual_attention_is_measured_as_it_is(name):
     subject = si.load(model, parts=si.ModuleParts(**CHOSEN[name]) if name in CHOSEN else None)
     with written_out(patterns):
         logits = bare(model)
-    trace = subject.run(IDS, reads={"p": lambda call: call.pattern(), "seen": pairs_seen})
+    reads = {"p": lambda call: call.pattern(), "seen": pairs_seen}
+    trace = subject.run(IDS, reads=reads | {"masked": lambda call: torch.full(IDS.shape[:1], call.mask is not None)})
     close(trace.logits, logits)
     close(trace["p"], torch.stack(patterns, 1))
     n = IDS.shape[1]
     assert trace["seen"].eq(4 * n - 6 if name == "a window" else n * (n + 1) // 2).all()
+    assert name != "a mask that is causal" or not trace["masked"].any()  # it is computed as without a mask
 
 
 def pairs_seen(call):
