@@ -23,6 +23,7 @@ from backends.encoder_decoders import (
     tokens_of,
 )
 from refusals import refused
+from scipy.io import wavfile
 from transformers import BartForCausalLM, MarianForCausalLM, WhisperFeatureExtractor, WhisperForCausalLM
 
 import sinkinterp as si
@@ -277,6 +278,11 @@ def bart(tmp_path):
 def test_samples_of_every_width_are_read(tmp_path, width, channels):
     samples = Sound(wav(tmp_path / "a.wav", width, channels=channels)).samples()
     torch.testing.assert_close(samples, torch.tensor(SAMPLES), atol=1e-6, rtol=0)
+
+
+def test_samples_that_are_floats_are_read_as_they_are(tmp_path):
+    wavfile.write(tmp_path / "a.wav", 16_000, np.float32(SAMPLES))
+    torch.testing.assert_close(Sound(tmp_path / "a.wav").samples(), torch.tensor(SAMPLES), atol=0, rtol=0)
 
 
 def test_a_sound_that_cannot_be_read_or_ends_before_its_header_says_is_named(tmp_path):
