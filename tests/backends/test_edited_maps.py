@@ -14,6 +14,7 @@ from torch.nn.utils import parametrizations, parametrize
 import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.backends.load import BACKENDS, load
+from sinkinterp.checks import InputError
 from sinkinterp.interventions.attention_layers import BlindKeys
 
 TOKENS, NAME, MAPS = tokens_of(), "qwen2", ("q_proj", "k_proj", "v_proj")
@@ -187,3 +188,25 @@ def test_a_map_that_is_not_linear_is_refused_by_name_where_its_weights_are_edite
     subject = load(bent)
     subject.run(TOKENS, edits=[iv.ChangeKeys(iv.Zero()), iv.ZeroQueryBias()])
     refused(lambda: subject.run(TOKENS, edits=[iv.ZeroKeyBias()]))
+
+
+def test_a_projection_whose_module_does_not_run_is_refused_by_name():
+    model = copy.deepcopy(model_of(NAME))
+    for attention in attentions(model):
+        inner = attention.k_proj
+        attention.k_proj = copy.deepcopy(inner)
+        attention.forward = lambda *args, attention=attention, inner=inner, **kwargs: _with(
+            attention, inner, *args, **kwargs
+        )
+    refused(lambda: load(model).run(TOKENS, edits=[iv.ZeroKeyBias()]))
+    with pytest.raises(InputError, match="key weights of layer 0"), si.patched(model, iv.ZeroKeyBias()):
+        raise AssertionError
+
+
+def _with(attention, inner, *args, **kwargs):
+    """The attention's own forward pass with another module for keys."""
+    kept, attention.k_proj = attention.k_proj, inner
+    try:
+        return type(attention).forward(attention, *args, **kwargs)
+    finally:
+        attention.k_proj = kept

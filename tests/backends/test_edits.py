@@ -17,6 +17,7 @@ from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.anatomy import blocks_of
 from sinkinterp.backends.load import BACKENDS, load
 from sinkinterp.backends.recorder import Recorder
+from sinkinterp.interventions.changes import ClampNorm
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.patching import activations, patch
@@ -144,3 +145,15 @@ def test_queries_that_a_model_scales_before_the_call_are_shown_as_they_were():
     trace = load(model).run(tokens_of(), reads=reads)
     handle.remove()
     torch.testing.assert_close(trace["q"][:, 1].transpose(1, 2).flatten(2), seen[-1])
+
+
+OPERATIONS = (iv.Zero(), iv.SetTo(0.7), iv.Scale(2.0), ClampNorm(0.1), iv.MeanOfOthers(), iv.SwapWith(1, 4))
+
+
+@pytest.mark.parametrize("site", [*SITES, sites.PATTERN], ids=repr)
+def test_every_operation_means_the_same_on_every_backend_also_where_queries_are_scaled_before_the_call(site):
+    subjects = [subject_of("opt", backend) for backend in BACKENDS]
+    for operation in OPERATIONS:
+        first, *others = (x.run(tokens_of(), edits=[iv.Change(site, operation, layers=[1])]).logits for x in subjects)
+        for other in others:
+            torch.testing.assert_close(other, first, rtol=1e-5, atol=1e-5)

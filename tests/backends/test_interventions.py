@@ -329,3 +329,21 @@ def test_gradients_pass_edits_of_activations_and_of_weights():
     trace = load(own).run(TOKENS, edits=edits, gradients=True)
     torch.testing.assert_close(found[1], torch.autograd.grad(trace.logits.square().sum(), added)[0])
     assert (found[0] - found[1]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", [FUSED, INTERLEAVED, SPLIT])
+def test_edits_of_weights_write_nothing_into_a_model_also_during_a_pass_and_when_it_fails(name, backend):
+    subject = zoo.subject_of(name, backend)
+    before, during = zoo.state_of(subject.model), []
+    edits = [iv.ZeroKeyBias(), iv.ZeroQueryBias(heads=[(1, 2)]), iv.ZeroValueBias(layers=[0]), BlindKeys([3, 5])]
+
+    def look_and_fail(call):
+        during.append(zoo.has_weights(subject.model, before))
+        if call.layer == 1:
+            raise RuntimeError("a read that fails")
+        return call.q.sum((1, 2, 3))
+
+    with pytest.raises(Exception, match="a read that fails"):
+        subject.run(TOKENS, reads={"look": look_and_fail}, edits=edits)
+    assert during == [True, True] and zoo.has_weights(subject.model, before)

@@ -152,3 +152,13 @@ def test_every_sequence_takes_what_is_given_at_its_own_place():
     put.check_sequences(3)
     for count in (2, 4):
         refused(partial(put.check_sequences, count), str(count))
+
+
+def test_operations_leave_their_input_alone():
+    before, given = X.clone(), {LAYER: torch.ones(3, 5, 7, 11)}
+    plain = (
+        iv.Zero(), iv.SetTo(2.0), iv.Scale(3.0), ClampNorm(0.1), WithoutMassive(), iv.MeanOfOthers(), MatchedNoise(),
+    )  # fmt: skip
+    for operation in (*plain, iv.SwapWith(1, 2), iv.Put(given), iv.Add(given)):
+        operation(LAYER, X)
+    assert X.equal(before) and given[LAYER].eq(1).all()
