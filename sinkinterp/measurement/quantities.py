@@ -150,7 +150,7 @@ def compare(
     epsilon: float = 0.3,
     **measuring: Any,
 ) -> Table:
-    """What changed between two reports, or two models that read the same tokens; see `report.compare.compare`.
+    """What changed between two reports, or two models that read the same tokens; see `report.summary.compare`.
 
     `measuring` are further arguments of `measure`, with which both are measured. Raises InputError for tokens beside
     two reports, and for one model twice.

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 import sinkinterp as si
 from sinkinterp.backends.named_models import downloads
-from sinkinterp.measurement import place_or_token as por
+from sinkinterp.measurement import measure, place_or_token as por
 from sinkinterp.measurement.place_or_token import Answer, answer_of, depth_of, place_or_token
 
 T, N, PLACES, BOS = 19, 5, (3, 7, 12), 23
@@ -85,9 +85,24 @@ def test_without_leaving_out_blocks_the_numbers_are_the_same(monkeypatch):
         place_or_token(subject, tokens, positions=(5,), progress=monkeypatch.setitem(vars(subject), *left_out) or False)
         for left_out in (("leaves_out_blocks", True), ("leaves_out_blocks", False))
     )
-    for mine, other in zip(short.records(), whole.records(), strict=True):
+    same(short, whole)
+
+
+def test_texts_of_several_passes_give_the_table_of_one_where_only_the_first_begins_with_bos(monkeypatch):
+    subject = si.load(model_of("llama"))
+    subject.tokenizer = SimpleNamespace(bos_token_id=0)
+    tokens = torch.randint(1, VOCAB, (N, T), generator=torch.Generator().manual_seed(1))
+    tokens[0, 0] = 0
+    together = place_or_token(subject, tokens, positions=(5,), progress=False)
+    monkeypatch.setattr(measure, "sequences_per_pass", lambda subject, length: 1)
+    same(together, place_or_token(subject, tokens, positions=(5,), progress=False))
+
+
+def same(table, other):
+    """Asserts that two tables have the same cells, but for rounding."""
+    for mine, theirs in zip(table.records(), other.records(), strict=True):
         for name, cell in mine.items():
-            assert cell == pytest.approx(other[name], abs=1e-5) if isinstance(cell, float) else cell == other[name]
+            assert cell == pytest.approx(theirs[name], abs=1e-5) if isinstance(cell, float) else cell == theirs[name]
 
 
 D, CONST, MARK, FIRST_PLACE = 2 * (BOS + 1) + 3, -1, -2, -3  # a token each, its mean over what is seen, three more
