@@ -199,7 +199,7 @@ def _has_tokenizer(path: Path) -> bool:
 
 def newest_in(source: Any) -> Any:
     """The folder of the newest checkpoint in that of a run of ours; anything else itself."""
-    if not isinstance(source, str | Path) or not os.path.isdir(source) or (Path(source) / "config.json").exists():
+    if not isinstance(source, str | Path) or not os.path.isdir(source) or os.path.exists(f"{source}/config.json"):
         return source
     steps = [file.parent for file in Path(source).glob("step-*/config.json")]
     return max(steps, key=in_order, default=source)
