@@ -463,9 +463,9 @@ def _value(node: ast.expr) -> Any:
     if isinstance(node, ast.Name):
         return _named(node.id, is_called=False)
     prefixed = node.func if isinstance(node, ast.Call) else node
-    if isinstance(prefixed, ast.Attribute):
+    if isinstance(prefixed, ast.Attribute) and isinstance(prefixed.value, ast.Name | ast.Attribute):
         raise ValueError(f"{ast.unparse(prefixed)} has a prefix; --edit takes {prefixed.attr} alone")
-    if isinstance(node, ast.Call):
+    if isinstance(node, ast.Call | ast.Attribute):
         raise ValueError(f"{ast.unparse(node)} is not a call with values")
     return ast.literal_eval(node)
 

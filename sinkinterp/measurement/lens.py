@@ -21,7 +21,7 @@ from ..attention import AttentionCall, Edit, Identity, Residual, SlotRow, sites
 from ..backends.anatomy import cross_attention, removed_after, token_mixer
 from ..backends.frozen import FrozenNorm, FrozenRun, freezable, frozen
 from ..backends.subject import Subject
-from ..checks import InputError
+from ..checks import InputError, whole_number
 from ..data.tokens import Tokens, TokensLike
 from ..interventions import Change, ChangeMLP, ChangeOutputs, MeanOfOthers
 from ..metrics.metric import PerSequence
@@ -42,6 +42,7 @@ def logit_parts(
     the parts do not add up to the difference, as behind a softcap.
     """
     subject, tokens = equal_inputs_of(subject, tokens)
+    whole_number(position, "position", -tokens.shape[1], tokens.shape[1] - 1)
     size = max(1, CHUNK // tokens.shape[1])
     given = zip(*(x.split(size) for x in (tokens, right, wrong)), strict=True)
     found = [_parts(subject, batch, a, b, position) for batch, a, b in given]

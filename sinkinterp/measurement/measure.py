@@ -19,7 +19,7 @@ from torch import Tensor
 from ..attention import BLOCK, Edit, Reads, Unchanged, called, metric as named, per_sequence, with_users_frames
 from ..backends.load import subject_of, tokenizer_source
 from ..backends.subject import Subject, bos_rule, text_to_tokens, token_set_for
-from ..checks import InputError, check_memory, choice, different_numbers, instance_of, nearest, whole_number
+from ..checks import InputError, check_memory, choice, different_numbers, instance_of, whole_number
 from ..data.choices import Bos, Dtype
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.sources import embedded_texts
@@ -350,7 +350,7 @@ def _metrics_in(instruments: Any) -> Iterator[AnyMetric]:
             yield from _metrics_in(part)
     else:
         fix = f"give si.measurement.instruments.NAME, and for NAME one of ALL, {', '.join(INSTRUMENTS)}"
-        raise InputError(f"{instruments!r:.40} is not an instrument{nearest(instruments, INSTRUMENTS)}; {fix}")
+        raise InputError(f"{instruments!r:.40} is not an instrument; {fix}")
 
 
 WIDTH = 0.05  # of the 95% interval of Sink_1: 2.5 points of a hundred to both sides of the middle
