@@ -23,6 +23,7 @@ def test_counts_of_visible_keys_and_of_watchers_are_those_of_the_dense_mask(make
     assert visibility.watchers(keys).equal(visibility.allowed()[..., keys].sum(2))
     for rows in RUNS:
         assert visibility.allowed(keys, rows).equal(visibility.allowed()[..., rows, keys])
+        assert visibility.allowed(rows=rows).equal(visibility.allowed()[..., rows, :])
 
 
 ROW, COLUMN = torch.arange(5)[:, None], torch.arange(5)[None, :]
