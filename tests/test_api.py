@@ -26,6 +26,7 @@ FUNCTIONS = {name: value for name in si.__all__ if isinstance(value := getattr(s
 
 def test_the_names_of_the_root_are_few_and_each_once_and_save_has_the_arguments_that_type_checkers_see():
     assert len({*si.__all__}) == len(si.__all__) <= 45 and {*dir(si)} >= {*si.__all__}
+    assert len({*iv.__all__}) == len(iv.__all__) <= 25
     assert inspect.signature(si.save).parameters.keys() == inspect.signature(save).parameters.keys()
 
 

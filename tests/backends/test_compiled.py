@@ -7,6 +7,7 @@ from backends.zoo import model_of, tokens_of
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
+from sinkinterp.backends.load import BACKENDS
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 
@@ -77,7 +78,7 @@ def test_a_model_that_is_trained_compiled_is_watched(way, compiling):
     assert compiling.graphs == 0
 
 
-@pytest.mark.parametrize("backend", ["nnsight", "transformer_lens"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_every_backend_reads_a_compiled_model(backend, compiling):
     model, plain = in_place(model_of("llama"), compiling), si.load(model_of("llama"), backend=backend)
     logits = si.load(model, backend=backend).run(tokens_of()).logits

@@ -46,7 +46,7 @@ def zeroed(name, *parts):
     return model
 
 
-@pytest.mark.parametrize("backend", ["huggingface", "transformer_lens", "nnsight"])
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("name", "parts"), {
     "no attention": ("gpt2", ("attn.c_proj",)),
     "in one block": ("gpt2", ("h.1.attn.c_proj",)),
