@@ -475,10 +475,11 @@ def _named(name: str, is_called: bool) -> Any:
     from .. import interventions
     from ..attention import kernels, sites
     from ..interventions.attention_layers import Share
+    from ..interventions.changes import ClampNorm, MatchedNoise, WithoutMassive
 
     of_kernels = {each: kind for each, kind in vars(kernels).items() if isinstance(kind, type)}
     called = {each: kind for each, kind in of_kernels.items() if kind.__module__ == kernels.__name__ and each[0] != "_"}
-    called |= {share.__name__: share for share in Share.__subclasses__()}
+    called |= {kind.__name__: kind for kind in (*Share.__subclasses__(), ClampNorm, MatchedNoise, WithoutMassive)}
     called |= {each: getattr(interventions, each) for each in interventions.__all__}
     known = called if is_called else {each: x for each, x in vars(sites).items() if isinstance(x, sites.Site)}
     if name in known:

@@ -28,6 +28,7 @@ from sinkinterp.interventions import (
     ZeroKeyBias,
 )
 from sinkinterp.interventions.attention_layers import SpreadEvenly
+from sinkinterp.interventions.changes import ClampNorm
 from sinkinterp.measurement.measure import PRESETS
 from sinkinterp.pages import demo
 from sinkinterp.report.report import NAMED
@@ -128,6 +129,7 @@ def test_arguments_in_messages_become_options_of_the_command():
         ("RemoveColumn(SpreadEvenly())", RemoveColumn(SpreadEvenly())),
         ("PatchNormalization(Sigmoid())", PatchNormalization(Sigmoid())),
         ("ChangeOutputs(SetTo(0.0), heads=[(1, 0)])", ChangeOutputs(SetTo(0.0), heads=[(1, 0)])),
+        ("ChangeOutputs(ClampNorm(2.0))", ChangeOutputs(ClampNorm(2.0))),
         ("Change(QUERIES, Scale(0.5), heads=[(1, 0)])", Change(sites.QUERIES, Scale(0.5), heads=[(1, 0)])),
     ],
 )
@@ -157,6 +159,7 @@ def test_anything_else_is_refused(text):
     [
         ("Change(sites.RESIDUAL, Scale(2))", "--edit takes RESIDUAL alone"),
         ("(lambda: 0)()", "is not a call with values"),
+        ("__import__('os').system('x')", "is not a call with values"),
         ("SwapPositions(0,", "(--edit, line 1)"),
         ("ChangeResidual(Zero, layers=[1])", "needs brackets, Zero()"),
         ("ZeroKeyBia", "did you mean 'ZeroKeyBias'?"),
