@@ -87,7 +87,7 @@ def check_writable(path: Path | str, force: bool = True) -> None:
 
 
 def data_of(name: str, **words: str) -> dict[str, Any]:
-    """What a TOML file of this package holds, such as "cli/help.toml", with `words` in place of $word."""
+    """The content of a TOML file of this package, such as "cli/help.toml", with `words` in place of $word."""
     text = (Path(__file__).parent / name).read_text(encoding="utf-8")
     return tomllib.loads(Template(text).safe_substitute(words))
 

@@ -1,4 +1,4 @@
-"""What is attached to a model for a while: hooks, functions in place of methods, and whose pass it is."""
+"""Things that are attached to a model for a while: hooks, functions in place of methods, and whose pass it is."""
 
 import asyncio
 import threading

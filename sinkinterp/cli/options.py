@@ -234,7 +234,7 @@ Ray = Annotated[str | None, word("Use Ray: local, auto, or the address of a clus
 
 
 def in_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """The command as typer reads it: in place of a parameter that is a dataclass stand its fields, as"""
+    """The command as typer reads it: a parameter that is a dataclass becomes its fields, each an option."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     parameters: list[Parameter] = []

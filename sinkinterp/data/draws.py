@@ -1,4 +1,4 @@
-"""What training draws: chunks of a corpus or sequences of a task, by names and numbers alone, and changes of them."""
+"""Draws for training: chunks of a corpus or sequences of a task, by names and numbers alone, and their changes."""
 
 import hashlib
 from collections.abc import Callable

@@ -326,7 +326,7 @@ def _rows_of_path(work: Work, path: Path | None, reads: dict[int, WriteInScores]
 
 
 def _path_cuts(work: Work, path: Path, reads: Mapping[int, WriteInScores]) -> dict[str, Sequence[Edit]]:
-    """What is cut of a path, and the control, vectors of the same lengths that point at random.
+    """The cuts of a path, and the control: vectors of the same lengths that point at random.
 
     A writer that is neither a feed-forward layer nor attention is cut in keys alone.
     """

@@ -1,4 +1,4 @@
-"""What patching is made of: what a site holds in one run as an edit of another, and numbers that are read of runs.
+"""The parts of patching: the activations of one run as an edit of another, and numbers that are read of runs.
 
 The other run may read other inputs, or be one of another checkpoint:
 

@@ -1,4 +1,4 @@
-"""Quantities of a model on tokens: tensors whose axes stand in the signatures, rates with intervals, and the loss.
+"""Quantities of a model on tokens: tensors whose axes the signatures name, rates with intervals, and the loss.
 
 Each takes what `measure` takes, or a report in place of model and tokens where a report holds the numbers.
 """

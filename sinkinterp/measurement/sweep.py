@@ -1,4 +1,4 @@
-"""What interventions change: each beside the untouched model, and beside random ones of equal size, by any metric."""
+"""The effects of interventions, each beside the untouched model and beside random ones of equal size, by any metric."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial

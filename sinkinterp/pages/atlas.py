@@ -59,7 +59,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Atlas:
-    """What the page shows: the maps of some heads, in one run of the model or in two, before and after edits.
+    """The content of the page: the maps of some heads, in one run of the model or in two, before and after edits.
 
     maps: (layer, head) of each map, sorted. runs: by their names. token_text: of token ids. tables: below the maps.
     """
@@ -110,8 +110,8 @@ def atlas(
     `word` gives token ids their text. With `edits`, it holds each map before and after them, and the difference. With
     `heads`, as `attention_map` takes them, it holds the maps of these heads only, in more detail. `limit` is how many
     bytes the maps may take before compression. If pairs do not fit into it, cells that cover several pairs hold
-    their largest and their mean weight. Raises InputError for
-    more than one sequence, and for heads that the model does not have.
+    their largest and their mean weight. Raises InputError for more than one sequence, and for heads that the model
+    does not have.
     """
     token_set = tokens if isinstance(tokens, TokenSet) else TokenSet.of(tokens)
     if len(token_set.tokens) != 1:
@@ -154,7 +154,7 @@ class Reader:
 def reader_of(
     subject: Subject, token_set: TokenSet, heads: Heads | None = None, *, runs: int, limit: int = LIMIT
 ) -> Reader:
-    """What reads these heads, all by default, in the richest detail in which so many runs fit into `limit` bytes.
+    """The reader of these heads, all by default. Its detail is the richest with which `runs` runs fit into `limit`.
 
     Raises InputError for unknown heads.
     """

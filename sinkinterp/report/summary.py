@@ -292,7 +292,7 @@ def compare(before: Readings, after: Readings, epsilon: float = 0.3, names: Sequ
 
 
 def _finding(row: Mapping[str, Cell], names: Sequence[str]) -> str:
-    """What became of a rate, with its number at both ends and the interval of its change."""
+    """The fate of a rate, with its number at both ends and the interval of its change."""
     (cells,) = Table.of("", "", [row]).texts()
     (old, new), change, quantity = (cells[name] for name in names), cells["change"], cells[QUANTITY].split()[0]
     low, high = row[low_of("change")], row[high_of("change")]

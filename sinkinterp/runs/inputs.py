@@ -1,4 +1,4 @@
-"""What a model is measured on: a text, a file, drawn tokens, or the task of a model of ours."""
+"""The inputs of a measurement: a text, a file, drawn tokens, or the task of a model of ours."""
 
 import json
 from dataclasses import dataclass, replace
